@@ -1,0 +1,40 @@
+# The two commands a newcomer needs: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: demo test lint docs docs-check bench record clean
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	touch $(STAMP)
+
+demo: $(STAMP)  ## once round the loop on packaged recordings
+	$(BIN)/sojourn demo -o sojourn-report.html
+
+test: $(STAMP)  ## the whole suite
+	$(BIN)/python -m pytest -n 2 -q
+
+lint: $(STAMP)
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: $(STAMP)  ## write the generated reference pages
+	$(BIN)/python -m sojourn.cli.reference docs/reference
+
+docs-check: $(STAMP)  ## fail if a reference page is not what the code says
+	$(BIN)/python -m sojourn.cli.reference --check docs/reference
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/run.py
+
+record:  ## record the incident again with a real engine (see examples/incident/README.md)
+	$(PYTHON) examples/incident/record.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis sojourn-report.html

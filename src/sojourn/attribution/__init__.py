@@ -1,0 +1,1 @@
+"""Where the time goes, and which bottleneck that shows."""

@@ -1,0 +1,1 @@
+"""What the fleet can take: catalogue, step time, memory, queueing, calibration, resources."""

@@ -1,0 +1,173 @@
+"""`CapacityModel` and its parts: what the fleet is made of and what each part can take."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from sojourn.config import Retry
+from sojourn.interval import Excuse, Interval, Provenance
+from sojourn.records import Bottleneck, Record
+from sojourn.workload.profile_records import Summary
+
+
+class StepModel(Record):
+    """Duration of one engine step, seconds.
+
+    step = base(B) + slope(B) * (sum of contexts of the B decoding sequences)
+           + prefill_s_per_token * n + prefill_s_per_token_context * n * c
+    with n prompt tokens computed in the step and c their mean context. base(0) is the cost of
+    a step without decodes. `base_s`, `slope_s_per_token` are given at `batches` (ascending,
+    the first 0) and interpolated linearly, beyond the last extrapolated by its last slope.
+    Source: see knowledge pages; decode form as ITL = intercept + slope * context.
+    Wrong when: decode and prefill overlap in one kernel below the memory roof (the sum is then
+    too long), or outside `valid_batch` and `valid_context`.
+    """
+
+    batches: tuple[int, ...]
+    base_s: tuple[float, ...]
+    slope_s_per_token: tuple[float, ...]
+    prefill_s_per_token: float = Field(ge=0)
+    prefill_s_per_token_context: float = Field(0.0, ge=0)
+    front_s: float = Field(0.0, ge=0, description="Host time of a call before it is queued.")
+    provenance: Provenance
+    source: str
+    held_out_error: float | None = Field(
+        None, description="Median absolute relative error on calls kept out of the fit."
+    )
+    valid_batch: tuple[int, int] = (0, 0)
+    valid_context: tuple[int, int] = (0, 0)
+
+    @model_validator(mode="after")
+    def _tables_fit(self) -> Self:
+        if not len(self.batches) == len(self.base_s) == len(self.slope_s_per_token) >= 1:
+            raise ValueError("batches, base_s and slope_s_per_token need one length >= 1")
+        if list(self.batches) != sorted(set(self.batches)):
+            raise ValueError("batches must ascend")
+        return self
+
+    def decode_step_s(self, batch: int, context_sum: float) -> float:
+        """A step with `batch` decodes whose contexts sum to `context_sum` tokens."""
+        return self._at(self.base_s, batch) + self._at(self.slope_s_per_token, batch) * context_sum
+
+    def step_s(self, batch: int, context_sum: float, tokens: int, token_context: float) -> float:
+        """A mixed step: decodes, and `tokens` prompt tokens; `token_context` is the sum over
+        those tokens of the context each attends to."""
+        return (
+            self.decode_step_s(batch, context_sum)
+            + self.prefill_s_per_token * tokens
+            + self.prefill_s_per_token_context * token_context
+        )
+
+    def _at(self, values: tuple[float, ...], batch: int) -> float:
+        last = self.batches[-1]
+        if batch <= last or len(values) == 1:
+            return float(np.interp(batch, self.batches, values))
+        rise = (values[-1] - values[-2]) / (last - self.batches[-2])
+        return values[-1] + rise * (batch - last)
+
+    def scaled(self, factor: float) -> StepModel:
+        """Every step `factor` times as long."""
+        return self.model_copy(
+            update={
+                "base_s": tuple(v * factor for v in self.base_s),
+                "slope_s_per_token": tuple(v * factor for v in self.slope_s_per_token),
+                "prefill_s_per_token": self.prefill_s_per_token * factor,
+                "prefill_s_per_token_context": self.prefill_s_per_token_context * factor,
+            }
+        )
+
+
+class Memory(Record):
+    """Memory of one replica by part, GiB. The parts sum to `total_gib`."""
+
+    total_gib: float
+    weights_gib: float
+    activations_gib: float
+    graphs_gib: float
+    overhead_gib: float
+    kv_gib: float
+    kv_bytes_per_token: float
+    kv_bytes_per_request: float = 0.0
+    kv_tokens: int
+    concurrency_at_max_len: float | None = None
+    concurrency_at_profile: float | None = None
+    source: str
+
+
+class EngineModel(Record):
+    """One pool of equal engine replicas behind a round-robin router."""
+
+    step: StepModel
+    replicas: int = Field(ge=1)
+    max_num_seqs: int = Field(ge=1)
+    max_num_batched_tokens: int = Field(ge=1)
+    block_size: int = Field(16, ge=1)
+    kv_blocks: int = Field(ge=1, description="Per replica.")
+    kv_blocks_provenance: Provenance = Provenance.ASSUMED
+    usd_per_replica_hour: float | None = None
+    memory: Memory | None = None
+
+
+class StationModel(Record):
+    """A part of the chain outside the engine: c servers, FIFO.
+
+    `service_samples_s` (at most 500) are times of work without waiting; a retry's visit draws
+    from them. `servers` None: no limit (an external service whose latency does not depend on
+    our load). A visit over `timeout_s` is given up: skipped (and the request degraded) when
+    `optional`, else the attempt fails.
+    """
+
+    name: str
+    stage: str
+    servers: int | None
+    service_s: Summary
+    service_samples_s: tuple[float, ...]
+    timeout_s: float | None = None
+    stops_on_cancel: bool = False
+    optional: bool = False
+    usd_per_call: float = 0.0
+    provenance: Provenance = Provenance.MEASURED
+    note: str = ""
+
+
+class Fleet(Record):
+    """All that serves the workload: what actions change and the simulator runs."""
+
+    engine: EngineModel
+    stations: dict[str, StationModel] = Field(default_factory=dict)
+    retry: Retry = Field(default_factory=Retry)
+
+
+class Resource(Record):
+    """One thing that can run out. Rates in requests per second of the profile's mix.
+
+    headroom = 1 - peak load / capacity: negative when the peak is over it.
+    """
+
+    name: str
+    bottleneck: Bottleneck
+    capacity_per_s: Interval
+    mean_load: float = Field(description="Utilisation at the mean rate, 0..")
+    peak_load: float = Field(description="Utilisation in the peak window, 0..")
+    headroom: float
+    scale_by: str = Field(description="What adds capacity here.")
+    provenance: Provenance
+    note: str = ""
+
+
+class CapacityModel(Record):
+    """What the fleet can take, per resource; `closed_form` is the first guess (seconds of mean
+    engine wait at the peak), the simulated capacity under the SLO is `sojourn.plan.Holding`."""
+
+    fleet: Fleet
+    resources: tuple[Resource, ...] = Field(description="Least headroom first.")
+    engine_wait_s: float | Excuse
+    notes: tuple[str, ...] = ()
+
+    @property
+    def binding(self) -> Resource:
+        """The resource with the least headroom."""
+        return self.resources[0]

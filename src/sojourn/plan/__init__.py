@@ -1,0 +1,1 @@
+"""SLO, actions, ranking, headroom: what to fix first and what it costs."""

@@ -1,0 +1,1 @@
+"""Blocks, and their rendering as console text, self-contained HTML and JSON."""

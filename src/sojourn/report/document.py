@@ -1,0 +1,56 @@
+"""`Document`: blocks that the console, the HTML page and JSON all render."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from sojourn.records import Record
+
+
+class Heading(Record):
+    """A heading; level 1 opens an answer."""
+
+    kind: Literal["heading"] = "heading"
+    text: str
+    level: int = 2
+
+
+class Text(Record):
+    """A paragraph. `tone`: plain, good, bad, warn, muted."""
+
+    kind: Literal["text"] = "text"
+    text: str
+    tone: str = "plain"
+
+
+class TableBlock(Record):
+    """A table of written cells; `align` per column is l or r."""
+
+    kind: Literal["table"] = "table"
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    align: str = ""
+
+
+class Chart(Record):
+    """A Vega-Lite chart, with the sentence that says what to see in it."""
+
+    kind: Literal["chart"] = "chart"
+    caption: str
+    spec: dict[str, Any]
+
+
+Block = Annotated[Heading | Text | TableBlock | Chart, Field(discriminator="kind")]
+
+
+class Document(Record):
+    """A report. `verdict` is its one sentence; `exit_code` as the design says: 0, 3 or 4."""
+
+    title: str
+    verdict: str
+    exit_code: int
+    blocks: tuple[Block, ...]
+    data: dict[str, Any] = Field(default_factory=dict, description="The records, for machines.")

@@ -1,0 +1,1 @@
+"""The simulator: a stream and a fleet in, a trace out."""

@@ -1,0 +1,1 @@
+"""Readers, tables, quality, store: telemetry in, tables out."""

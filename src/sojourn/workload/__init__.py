@@ -1,0 +1,1 @@
+"""The request profile, and streams of requests made from tables or from a profile."""

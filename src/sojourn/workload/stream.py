@@ -1,0 +1,62 @@
+"""`Stream`: requests to come, each with its program. What the simulator is fed.
+
+A stream comes from measured tables (`sojourn.workload.replay`) or from a profile
+(`sojourn.workload.synthesize`). Actions of the planner transform it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+STREAM_REQUESTS: Final = pa.schema(
+    [
+        ("request_id", pa.string()),
+        ("arrival_s", pa.float64()),
+        ("session_id", pa.string()),
+        ("tenant", pa.string()),
+        ("route", pa.string()),
+        ("priority", pa.int64()),
+        ("bucket", pa.string()),
+    ]
+)
+STREAM_STEPS: Final = pa.schema(
+    [
+        ("request", pa.int64()),  # row in the requests table
+        ("group", pa.int64()),  # equal: at once; ascending: one after the other
+        ("kind", pa.string()),  # station, call, delay
+        ("stage", pa.string()),
+        ("name", pa.string()),  # station name, or model of a call
+        ("service_s", pa.float64()),
+        ("pool", pa.string()),
+        ("input_tokens", pa.int64()),
+        ("cached_tokens", pa.int64()),
+        ("output_tokens", pa.int64()),
+        ("image_tokens", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Requests sorted by arrival, and their steps sorted by (request, group).
+
+    `steps.request` is the row number in `requests`. Every request has at least one step.
+    """
+
+    requests: pa.Table
+    steps: pa.Table
+
+    def __post_init__(self) -> None:
+        if not self.requests.schema.equals(STREAM_REQUESTS):
+            raise TypeError(f"stream requests need the schema {STREAM_REQUESTS}")
+        if not self.steps.schema.equals(STREAM_STEPS):
+            raise TypeError(f"stream steps need the schema {STREAM_STEPS}")
+
+    @property
+    def duration_s(self) -> float:
+        """Last arrival minus first, seconds."""
+        arrivals = self.requests.column("arrival_s").to_numpy()
+        return float(arrivals[-1] - arrivals[0]) if len(arrivals) else 0.0
