@@ -25,6 +25,15 @@ class Text(Record):
     tone: str = "plain"
 
 
+class Card(Record):
+    """One of the three answers in one sentence, shown side by side at the top."""
+
+    kind: Literal["card"] = "card"
+    question: str
+    answer: str
+    tone: str = "plain"
+
+
 class TableBlock(Record):
     """A table of written cells; `align` per column is l or r."""
 
@@ -43,7 +52,7 @@ class Chart(Record):
     spec: dict[str, Any]
 
 
-Block = Annotated[Heading | Text | TableBlock | Chart, Field(discriminator="kind")]
+Block = Annotated[Heading | Text | Card | TableBlock | Chart, Field(discriminator="kind")]
 
 
 class Document(Record):

@@ -1,0 +1,375 @@
+"""Charts as Vega-Lite specifications: plain functions from records to dicts.
+
+Text, axes and rules are drawn in `INK`, which the HTML page replaces by `currentColor`, so
+that one drawing reads in the dark and in the light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sojourn.attribution.records import Breakdown, Tail
+from sojourn.capacity.records import CapacityModel
+from sojourn.plan.records import Holding, Plan
+from sojourn.records import Stage
+from sojourn.verify.records import Acceptance
+from sojourn.workload.profile_records import Concentration, Profile
+
+Spec = dict[str, Any]
+
+INK: Final = "#010203"
+FAINT: Final = "#040506"
+WIDTH: Final = 620
+
+PALETTE: Final[dict[str, str]] = {
+    # engine: blues; outside: warm; between attempts: red; not explained: grey
+    Stage.QUEUE.value: "#1f4e9c",
+    Stage.PREFILL.value: "#3d85c6",
+    Stage.DECODE.value: "#7fb8e6",
+    Stage.KV_TRANSFER.value: "#5b7fb0",
+    Stage.ENCODE.value: "#6a5acd",
+    Stage.GATEWAY.value: "#b8a04a",
+    Stage.GUARDRAIL.value: "#8f7d2e",
+    Stage.RETRIEVAL.value: "#e07b00",
+    Stage.RERANK.value: "#f2b04d",
+    Stage.TOOL.value: "#2e8b57",
+    Stage.NETWORK.value: "#8fcfa9",
+    Stage.POSTPROCESS.value: "#b497d6",
+    Stage.BACKOFF.value: "#c0392b",
+    Stage.UNEXPLAINED.value: "#9a9a9a",
+}
+GOOD: Final = "#2e8b57"
+BAD: Final = "#c0392b"
+PLAIN: Final = "#3d85c6"
+
+
+def _base(height: int | None = None) -> Spec:
+    size: Spec = {} if height is None else {"height": height}
+    return {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "width": WIDTH,
+        **size,
+        "background": "transparent",
+        "config": {
+            "font": "sans-serif",
+            "view": {"stroke": None},
+            "axis": {
+                "labelColor": INK,
+                "titleColor": INK,
+                "domainColor": FAINT,
+                "tickColor": FAINT,
+                "gridColor": FAINT,
+                "gridOpacity": 0.25,
+                "labelFontSize": 12,
+                "titleFontSize": 12,
+                "titleFontWeight": "normal",
+                "labelLimit": 260,
+            },
+            "legend": {"labelColor": INK, "titleColor": INK, "labelFontSize": 12},
+            "text": {"color": INK},
+            "header": {"labelColor": INK, "titleColor": INK},
+        },
+    }
+
+
+def _stage_scale(stages: Sequence[str]) -> Spec:
+    ordered = [name for name in PALETTE if name in stages]
+    return {"domain": ordered, "range": [PALETTE[name] for name in ordered]}
+
+
+def stage_bars(breakdown: Breakdown, *, floor: float = 0.005) -> Spec:
+    """Stacked seconds per stage, one bar per bucket and percentile; parts under `floor` of a
+    bar are drawn but get no legend entry of their own when nowhere larger."""
+    rows: list[Spec] = []
+    names = {value: order for order, value in enumerate(PALETTE)}
+    for tail in breakdown.tails:
+        for stage, seconds in tail.stages.items():
+            if seconds > floor * max(tail.e2e_s.mid, 1e-12):
+                rows.append(
+                    {
+                        "bucket": tail.bucket,
+                        "percentile": f"P{tail.percentile * 100:g}",
+                        "stage": stage,
+                        "seconds": seconds,
+                        "order": names.get(stage, len(names)),
+                    }
+                )
+    present = {row["stage"] for row in rows}
+    spec = _base()
+    spec["data"] = {"values": rows}
+    spec["mark"] = {"type": "bar", "height": {"band": 0.85}}
+    spec["encoding"] = {
+        "row": {
+            "field": "bucket",
+            "title": None,
+            "header": {"labelAngle": 0, "labelAlign": "left"},
+        },
+        "y": {"field": "percentile", "title": None, "sort": None},
+        "x": {"field": "seconds", "type": "quantitative", "title": "seconds", "stack": "zero"},
+        "color": {"field": "stage", "scale": _stage_scale(sorted(present)), "title": None},
+        "order": {"field": "order"},
+    }
+    spec["spacing"] = 6
+    spec["width"] = WIDTH - 120
+    return spec
+
+
+def arrivals(profile: Profile) -> Spec:
+    """Requests per second by window; the peak window shaded."""
+    windows = profile.arrivals.windows
+    rows = [
+        {
+            "t": window.start_s,
+            "end": window.start_s + window.length_s,
+            "rate": window.requests / window.length_s,
+        }
+        for window in windows
+    ]
+    peak = profile.arrivals.peak
+    spec = _base(150)
+    spec["layer"] = [
+        {
+            "data": {"values": [{"a": peak.start_s, "b": peak.start_s + peak.length_s}]},
+            "mark": {"type": "rect", "color": BAD, "opacity": 0.15},
+            "encoding": {
+                "x": {"field": "a", "type": "quantitative"},
+                "x2": {"field": "b"},
+            },
+        },
+        {
+            "data": {"values": rows},
+            "mark": {"type": "bar", "color": PLAIN},
+            "encoding": {
+                "x": {
+                    "field": "t",
+                    "type": "quantitative",
+                    "title": "seconds since the first arrival",
+                },
+                "x2": {"field": "end"},
+                "y": {"field": "rate", "type": "quantitative", "title": "requests/s"},
+            },
+        },
+    ]
+    return spec
+
+
+def concentration(curves: Sequence[Concentration]) -> Spec:
+    """Share of requests (largest first) against share of the basis."""
+    rows = [
+        {"requests": x, "share": y, "basis": curve.basis.replace("_", " ")}
+        for curve in curves
+        for x, y in curve.curve
+    ]
+    spec = _base(220)
+    share = {"type": "quantitative", "axis": {"format": ".0%"}, "scale": {"domain": [0, 1]}}
+    spec["data"] = {"values": rows}
+    spec["mark"] = {"type": "line", "strokeWidth": 2.5}
+    spec["encoding"] = {
+        "x": {"field": "requests", "title": "share of requests, the most expensive first", **share},
+        "y": {"field": "share", "title": "share taken", **share},
+        "color": {
+            "field": "basis",
+            "title": None,
+            "scale": {"range": [PALETTE["queue"], PALETTE["retrieval"], PALETTE["tool"]]},
+        },
+    }
+    return spec
+
+
+def knee(holding: Holding, e2e_target_s: float | None) -> Spec:
+    """P99 against load; today and the load that still holds marked."""
+    rows = [{"load": load, "p99": p99, "attainment": share} for load, p99, share in holding.curve]
+    x = {"field": "load", "type": "quantitative", "title": "load, as a multiple of today's"}
+    marks = [
+        {"load": 1.0, "what": "today"},
+        {"load": holding.load_factor.mid, "what": "holds to here"},
+    ]
+    layers: list[Spec] = [
+        {
+            "data": {"values": rows},
+            "mark": {"type": "line", "point": {"size": 45}, "color": PLAIN, "strokeWidth": 2.5},
+            "encoding": {
+                "x": x,
+                "y": {"field": "p99", "type": "quantitative", "title": "P99 end to end, seconds"},
+            },
+        },
+        {
+            "data": {"values": marks},
+            "mark": {"type": "rule", "strokeDash": [4, 3], "color": INK},
+            "encoding": {"x": x},
+        },
+        {
+            "data": {"values": marks},
+            "mark": {"type": "text", "align": "left", "dx": 4, "y": 8},
+            "encoding": {"x": x, "text": {"field": "what"}},
+        },
+    ]
+    if e2e_target_s is not None:
+        target = {"values": [{"p99": e2e_target_s}]}
+        y = {"field": "p99", "type": "quantitative"}
+        layers.append(
+            {"data": target, "mark": {"type": "rule", "color": BAD}, "encoding": {"y": y}}
+        )
+    spec = _base(240)
+    spec["layer"] = layers
+    return spec
+
+
+def headroom(model: CapacityModel) -> Spec:
+    """Utilisation of each resource at the mean and in the peak window."""
+    rows = [
+        {"resource": resource.name, "when": when, "load": load, "over": load > 1}
+        for resource in model.resources
+        for when, load in (("mean", resource.mean_load), ("peak", resource.peak_load))
+    ]
+    order = [resource.name for resource in model.resources]
+    spec = _base()
+    spec["height"] = {"step": 12}
+    spec["layer"] = [
+        {
+            "data": {"values": rows},
+            "mark": {"type": "bar"},
+            "encoding": {
+                "y": {"field": "resource", "sort": order, "title": None},
+                "yOffset": {"field": "when"},
+                "x": {
+                    "field": "load",
+                    "type": "quantitative",
+                    "title": "utilisation",
+                    "axis": {"format": ".0%"},
+                },
+                "color": {
+                    "field": "when",
+                    "title": None,
+                    "scale": {"domain": ["mean", "peak"], "range": ["#9cc3e6", PALETTE["queue"]]},
+                },
+            },
+        },
+        {
+            "data": {"values": [{"x": 1}]},
+            "mark": {"type": "rule", "color": BAD, "strokeDash": [4, 3]},
+            "encoding": {"x": {"field": "x", "type": "quantitative"}},
+        },
+    ]
+    return spec
+
+
+def actions(plan: Plan) -> Spec:
+    """Predicted P99 of each simulated action beside the baseline, with its interval."""
+    base = plan.baseline.e2e_s["all"]["p99"].mid
+    rows = [
+        {
+            "action": item.title,
+            "p99": base + item.p99_change_s.mid,
+            "low": base + item.p99_change_s.low,
+            "high": base + item.p99_change_s.high,
+            "what": what,
+        }
+        for what, items in (("recommended", plan.ranked), ("not recommended", plan.refused))
+        for item in items
+        if item.p99_change_s is not None and item.outcome is not None
+    ]
+    order = [row["action"] for row in rows]
+    y = {"field": "action", "sort": order, "title": None}
+    spec = _base()
+    spec["height"] = {"step": 20}
+    spec["layer"] = [
+        {
+            "data": {"values": rows},
+            "mark": {"type": "bar", "height": {"band": 0.6}},
+            "encoding": {
+                "y": y,
+                "x": {"field": "p99", "type": "quantitative", "title": "predicted P99, seconds"},
+                "color": {
+                    "field": "what",
+                    "title": None,
+                    "scale": {
+                        "domain": ["recommended", "not recommended"],
+                        "range": [GOOD, "#b0b0b0"],
+                    },
+                },
+            },
+        },
+        {
+            "data": {"values": rows},
+            "mark": {"type": "rule", "color": INK, "strokeWidth": 1.5},
+            "encoding": {
+                "y": y,
+                "x": {"field": "low", "type": "quantitative"},
+                "x2": {"field": "high"},
+            },
+        },
+        {
+            "data": {"values": [{"x": base}]},
+            "mark": {"type": "rule", "color": BAD, "strokeDash": [4, 3]},
+            "encoding": {"x": {"field": "x", "type": "quantitative"}},
+        },
+    ]
+    return spec
+
+
+def before_after(acceptance: Acceptance) -> Spec | None:
+    """Compared times (seconds) before and after, with intervals; None where there are none."""
+    rows = [
+        {
+            "figure": figure.name,
+            "when": when,
+            "mid": value.mid,
+            "low": value.low,
+            "high": value.high,
+        }
+        for answer in acceptance.answers
+        for figure in answer.figures
+        if figure.unit == "s"
+        for when, value in (("before", figure.before), ("after", figure.after))
+        if value is not None
+    ]
+    if not rows:
+        return None
+    unique = list({(row["figure"], row["when"]): row for row in rows}.values())
+    order = list(dict.fromkeys(row["figure"] for row in unique))
+    y: Spec = {"field": "figure", "sort": order, "title": None}
+    offset: Spec = {"field": "when", "sort": ["before", "after"]}
+    spec = _base()
+    spec["height"] = {"step": 12}
+    spec["data"] = {"values": unique}
+    spec["layer"] = [
+        {
+            "mark": {"type": "bar"},
+            "encoding": {
+                "y": y,
+                "yOffset": offset,
+                "x": {"field": "mid", "type": "quantitative", "title": "seconds"},
+                "color": {
+                    "field": "when",
+                    "title": None,
+                    "scale": {"domain": ["before", "after"], "range": ["#b0b0b0", PLAIN]},
+                },
+            },
+        },
+        {
+            "mark": {"type": "rule", "color": INK},
+            "encoding": {
+                "y": y,
+                "yOffset": offset,
+                "x": {"field": "low", "type": "quantitative"},
+                "x2": {"field": "high"},
+            },
+        },
+    ]
+    return spec
+
+
+def largest(stages: Mapping[str, float], count: int = 3) -> list[tuple[str, float]]:
+    """The largest stages of a tail, as (name, share of the sum)."""
+    total = sum(stages.values()) or 1.0
+    ordered = sorted(stages.items(), key=lambda item: -item[1])
+    return [(name, seconds / total) for name, seconds in ordered[:count]]
+
+
+def engine_share(tail: Tail) -> float:
+    """Share of a tail spent in the engine: queue, prefill, decode, KV transfer, encode."""
+    inside = ("queue", "prefill", "decode", "kv_transfer", "encode")
+    total = sum(tail.stages.values()) or 1.0
+    return sum(tail.stages.get(name, 0.0) for name in inside) / total

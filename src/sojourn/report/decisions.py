@@ -1,0 +1,222 @@
+"""The blocks of what follows: capacity, holding, plan, acceptance."""
+
+from __future__ import annotations
+
+from sojourn.capacity.records import CapacityModel
+from sojourn.interval import Excuse, Interval
+from sojourn.plan.records import Outcome, Plan, Ranked, Refused
+from sojourn.report import charts
+from sojourn.report.answers import words
+from sojourn.report.document import Block, Chart, Heading, TableBlock, Text
+from sojourn.report.pages import seconds
+from sojourn.units import format_seconds, format_share, format_usd
+from sojourn.verify.records import Acceptance, Figure, Finding
+
+
+def share(value: Interval | None) -> str:
+    """A share with its range."""
+    return "–" if value is None else value.format(format_share)
+
+
+def capacity(model: CapacityModel | Excuse | None) -> list[Block]:
+    """Resources and their headroom, memory, step model."""
+    if model is None:
+        return []
+    if isinstance(model, Excuse):
+        return [Text(text=str(model), tone="warn")]
+    step = model.fleet.engine.step
+    error = (
+        ""
+        if step.held_out_error is None
+        else f", {format_share(step.held_out_error)} median error on calls kept out of the fit"
+    )
+    wait = model.engine_wait_s
+    closed = (
+        str(wait) if isinstance(wait, Excuse) else f"mean wait in the engine {format_seconds(wait)}"
+    )
+    rows = tuple(
+        (
+            resource.name,
+            f"{resource.capacity_per_s.format('{:.3g}'.format)}/s",
+            format_share(resource.mean_load),
+            format_share(resource.peak_load),
+            format_share(resource.headroom),
+            resource.scale_by,
+            resource.provenance.value,
+        )
+        for resource in model.resources
+    )
+    return [
+        Chart(
+            caption="Utilisation of each resource; the line is its limit.",
+            spec=charts.headroom(model),
+        ),
+        TableBlock(
+            caption="Capacity per resource, in requests of this mix",
+            columns=("resource", "capacity", "mean", "peak", "headroom", "scaled by", "source"),
+            rows=rows,
+            align="lrrrrll",
+        ),
+        Text(text=f"Step times: {step.provenance.value} ({step.source}{error}).", tone="muted"),
+        Text(text=f"Closed form at the peak, a first guess: {closed}.", tone="muted"),
+        *[Text(text=note, tone="muted") for note in model.notes],
+    ]
+
+
+def holding(plan: Plan | Excuse | None, e2e_target_s: float | None) -> list[Block]:
+    """The knee, and the load at which the SLO breaks."""
+    if not isinstance(plan, Plan):
+        return []
+    held = plan.holding
+    if isinstance(held, Excuse):
+        return [Text(text=str(held), tone="warn")]
+    return [
+        Chart(
+            caption="P99 against load, simulated on this workload; past the knee it only builds queue.",
+            spec=charts.knee(held, e2e_target_s),
+        ),
+        Text(
+            text=(
+                f"The SLO holds, jointly, to {held.load_factor.format('{:.2f}'.format)} of today's"
+                f" load ({held.rate_per_s.format('{:.3g}'.format)} requests/s). First to break:"
+                f" {held.breaks}. Least headroom there: {words(held.binds)}."
+            )
+        ),
+    ]
+
+
+def plan(record: Plan | Excuse) -> list[Block]:
+    """Ranked actions, the bundle, and why not the others."""
+    if isinstance(record, Excuse):
+        return [Text(text=str(record), tone="warn")]
+    blocks: list[Block] = [
+        Chart(
+            caption="Predicted P99 of each action; the dashed line is today's, simulated alike.",
+            spec=charts.actions(record),
+        ),
+        _model_error(record.measured, record.baseline),
+    ]
+    chosen = [*record.ranked, *([record.bundle] if record.bundle is not None else [])]
+    if chosen:
+        blocks.append(_ranked_table(chosen, record.baseline))
+        blocks += [Text(text=f"{item.title}: {item.why}") for item in chosen]
+    blocks.append(_refused_table(record.refused, record.baseline))
+    blocks += [Text(text=note, tone="muted") for note in record.notes]
+    return blocks
+
+
+def _model_error(measured: Outcome, simulated: Outcome) -> TableBlock:
+    rows = []
+    for key in ("p50", "p95", "p99"):
+        seen, made = measured.e2e_s["all"].get(key), simulated.e2e_s["all"].get(key)
+        if seen is not None and made is not None:
+            off = made.mid / seen.mid - 1 if seen.mid else float("nan")
+            rows.append((f"end to end {key.upper()}", seconds(seen), seconds(made), f"{off:+.0%}"))
+    rows += [
+        (
+            "attempts per request",
+            f"{measured.attempts_per_request:.2f}",
+            f"{simulated.attempts_per_request:.2f}",
+            f"{simulated.attempts_per_request / measured.attempts_per_request - 1:+.0%}",
+        ),
+        ("errors and timeouts", share(measured.error_share), share(simulated.error_share), ""),
+    ]
+    return TableBlock(
+        caption="The model against the recording: how far the baseline can be trusted",
+        columns=("figure", "measured", "simulated", "off by"),
+        rows=tuple(rows),
+        align="lrrr",
+    )
+
+
+def _outcome_cells(outcome: Outcome | None, baseline: Outcome) -> tuple[str, str, str]:
+    if outcome is None:
+        return "–", "–", "–"
+    met = share(outcome.attainment.get("all"))
+    cost = "–"
+    if outcome.usd_per_success is not None:
+        cost = format_usd(outcome.usd_per_success)
+        if baseline.usd_per_success:
+            cost += f" ({outcome.usd_per_success / baseline.usd_per_success - 1:+.0%})"
+    return seconds(outcome.e2e_s["all"].get("p99")), met, cost
+
+
+def _ranked_table(items: list[Ranked], baseline: Outcome) -> TableBlock:
+    rows = []
+    for order, item in enumerate(items, 1):
+        p99, met, cost = _outcome_cells(item.outcome, baseline)
+        price = item.price
+        paid = (
+            f"{format_usd(price.usd_per_hour)}/h; quality {price.quality};"
+            f" risk {price.risk}; {price.effort}"
+        )
+        place = "all" if item.name == "bundle" else str(order)
+        rows.append((place, item.title, item.layer.value, p99, met, cost, paid, item.source))
+    return TableBlock(
+        caption="Recommended, in order (effects simulated with common random numbers)",
+        columns=("", "action", "layer", "P99 after", "meets SLO", "per success", "price", "source"),
+        rows=tuple(rows),
+        align="rllrrrll",
+    )
+
+
+def _refused_table(items: tuple[Refused, ...], baseline: Outcome) -> TableBlock:
+    rows = []
+    for item in items:
+        p99, met, cost = _outcome_cells(item.outcome, baseline)
+        rows.append((item.title, item.layer.value, p99, met, cost, str(item.excuse)))
+    return TableBlock(
+        caption="Why not the others",
+        columns=("action", "layer", "P99 after", "meets SLO", "per success", "why not"),
+        rows=tuple(rows),
+        align="llrrrl",
+    )
+
+
+def acceptance(record: Acceptance) -> list[Block]:
+    """The eight answers."""
+    tones = {Finding.BETTER: "good", Finding.WORSE: "bad", Finding.UNKNOWN: "warn"}
+    blocks: list[Block] = [Text(text=record.reason)]
+    spec = charts.before_after(record)
+    if spec is not None:
+        blocks.append(Chart(caption="Before and after, with intervals.", spec=spec))
+    for number, answer in enumerate(record.answers, 1):
+        blocks.append(Heading(text=f"{number}. {answer.question}", level=2))
+        text = f"{answer.finding.value}: {answer.text}"
+        if answer.excuse is not None:
+            text += f" {answer.excuse}"
+        blocks.append(Text(text=text, tone=tones.get(answer.finding, "plain")))
+        if answer.figures:
+            blocks.append(_figures(answer.figures))
+    blocks.append(Heading(text="Change of mix", level=2))
+    blocks.append(_figures((record.mix_shift,)))
+    return blocks
+
+
+def _figures(figures: tuple[Figure, ...]) -> TableBlock:
+    rows = []
+    for figure in figures:
+        change = "–" if figure.change is None else figure.change.format("{:+.1%}".format)
+        before, after = (
+            "–" if value is None else _in_unit(value, figure.unit)
+            for value in (figure.before, figure.after)
+        )
+        rows.append((figure.name, before, after, change, figure.finding.value))
+    return TableBlock(
+        caption="",
+        columns=("figure", "before", "after", "change", "finding"),
+        rows=tuple(rows),
+        align="lrrrl",
+    )
+
+
+def _in_unit(value: Interval, unit: str) -> str:
+    match unit:
+        case "s":
+            return seconds(value)
+        case "share" | "0..1":
+            return share(value)
+        case "USD" | "usd":
+            return value.format(format_usd)
+        case _:
+            return f"{value.format('{:.3g}'.format)} {unit}".strip()
