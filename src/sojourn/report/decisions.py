@@ -72,7 +72,7 @@ def holding(plan: Plan | Excuse | None, e2e_target_s: float | None) -> list[Bloc
         return [Text(text=str(held), tone="warn")]
     return [
         Chart(
-            caption="P99 against load, simulated on this workload; past the knee it only builds queue.",
+            caption="P99 against load, simulated on this workload; past the knee load only queues.",
             spec=charts.knee(held, e2e_target_s),
         ),
         Text(

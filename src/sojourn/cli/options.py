@@ -1,0 +1,122 @@
+"""Options that verbs share, and how a document leaves: stdout, file, exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from sojourn.config import Config
+from sojourn.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from sojourn.report.document import Document
+
+Paths = Annotated[
+    list[Path], typer.Argument(help="Files or folders of telemetry, or a store.", show_default=False)
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", help="Write to this file; .html, .json, .csv, else text."),
+]
+Json = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no talk.")]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Of every random draw.")]
+Configured = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", help="sojourn.yaml; else looked for here, then beside the telemetry."
+    ),
+]
+Format = Annotated[
+    str | None, typer.Option("--format", help="Read every file as this format; else detected.")
+]
+
+CONFIG_NAME: Final = "sojourn.yaml"
+
+
+def load_config(flag: Path | None, paths: list[Path], seed: int | None) -> Config:
+    """The configuration: the flag's, else ./sojourn.yaml, else one beside the telemetry.
+
+    Raises:
+        ConfigError: the file is wrong.
+    """
+    places = [Path(CONFIG_NAME)]
+    places += [folder / CONFIG_NAME for path in paths for folder in (path, path.parent)]
+    found = flag or next((place for place in places if place.is_file()), None)
+    config = Config.load(found)
+    if seed is None:
+        return config
+    analysis = config.analysis.model_copy(update={"seed": seed})
+    return config.model_copy(update={"analysis": analysis})
+
+
+@contextmanager
+def progress_bar(quiet: bool) -> Iterator[Callable[[str, float], None]]:
+    """A bar on standard error where that is a terminal; nothing when quiet."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda _text, _fraction: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+
+        def tell(text: str, fraction: float) -> None:
+            bar.update(task, description=text, completed=fraction)
+
+        yield tell
+
+
+def deliver(document: Document, *, output: Path | None, json: bool) -> None:
+    """Write the document where it is wanted, and end with its exit code.
+
+    Raises:
+        typer.Exit: with the document's exit code, when it is not 0.
+    """
+    import sys
+
+    from rich.console import Console
+
+    from sojourn.records import write_atomic
+    from sojourn.report import console as terminal
+    from sojourn.report import html, machine
+
+    if output is not None:
+        match output.suffix:
+            case ".html" | ".htm":
+                write_atomic(output, html.to_html(document))
+            case ".json":
+                write_atomic(output, machine.to_json(document))
+            case ".csv":
+                write_atomic(output, machine.to_csv(document))
+            case _:
+                write_atomic(output, terminal.to_text(document))
+    if json:
+        sys.stdout.write(machine.to_json(document) + "\n")
+    elif output is None or output.suffix in (".html", ".htm"):
+        terminal.render(document, Console())
+    if output is not None and not json:
+        Console(stderr=True).print(f"written: {output}", style="dim", highlight=False)
+    if document.exit_code:
+        raise typer.Exit(document.exit_code)
+
+
+def require_paths(paths: list[Path]) -> None:
+    """Every path exists.
+
+    Raises:
+        InputError: one does not.
+        UsageError: none was given.
+    """
+    if not paths:
+        raise UsageError("No telemetry was named. Give files or folders")
+    for path in paths:
+        if not path.exists():
+            raise InputError("does not exist", path=path, todo="Check the path")

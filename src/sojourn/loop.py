@@ -1,0 +1,160 @@
+"""Once round the loop: telemetry in, findings out. What the command line and notebooks call.
+
+Each function is one station; `go_round` walks them all. Rooms stay importable on their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sojourn.config import Config
+from sojourn.interval import Excuse
+
+if TYPE_CHECKING:
+    from sojourn.attribution.records import Breakdown, Diagnosis
+    from sojourn.capacity.records import CapacityModel, Fleet, StationModel
+    from sojourn.plan.records import Plan
+    from sojourn.report.compose import Findings
+    from sojourn.trace.tables import Tables
+    from sojourn.verify.records import Acceptance
+    from sojourn.workload.profile_records import Profile
+
+Progress = Callable[[str, float], None]
+"""Called with what is being done and how far it is, 0 to 1."""
+
+
+def _silent(_text: str, _fraction: float) -> None:
+    return
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one recording shows, before any model: tables made ready, profile, attribution."""
+
+    tables: Tables
+    stations: dict[str, StationModel]
+    profile: Profile
+    breakdown: Breakdown
+    diagnosis: Diagnosis
+    config: Config
+
+
+def read(
+    paths: Path | str | Sequence[Path | str],
+    *,
+    format: str | None = None,  # noqa: A002  (the option is called --format)
+    config: Config | None = None,
+    progress: Progress | None = None,
+) -> Tables:
+    """Telemetry files or folders as tables. See `sojourn.trace.reading.read`."""
+    from sojourn.trace import reading  # noqa: PLC0415  (rooms are loaded by who needs them)
+
+    return reading.read(paths, format=format, config=config, progress=progress)
+
+
+def look(tables: Tables, config: Config | None = None) -> Seen:
+    """Buckets, waits at stations, profile, breakdown and diagnosis of a recording."""
+    from sojourn.attribution import breakdown, diagnosis  # noqa: PLC0415  (as above)
+    from sojourn.capacity import stations  # noqa: PLC0415  (as above)
+    from sojourn.workload import buckets, profile  # noqa: PLC0415  (as above)
+
+    config = config or Config()
+    ready, found = stations.infer(buckets.assign(tables, config), config)
+    traffic = profile.profile(ready, config)
+    where = breakdown.break_down(ready, config)
+    return Seen(ready, found, traffic, where, diagnosis.diagnose(where, traffic, config), config)
+
+
+def profile(tables: Tables, config: Config | None = None) -> Profile:
+    """The request profile."""
+    return look(tables, config).profile
+
+
+def attribute(tables: Tables, config: Config | None = None) -> Diagnosis:
+    """Which bottleneck the recording shows."""
+    return look(tables, config).diagnosis
+
+
+def fleet(seen: Seen) -> Fleet | Excuse:
+    """The fleet behind a recording: fitted where the telemetry allows, else from the catalogue."""
+    from sojourn.capacity import fleet as fleets  # noqa: PLC0415  (as above)
+
+    return fleets.build(seen.tables, seen.profile, seen.config)
+
+
+def capacity(seen: Seen) -> CapacityModel | Excuse:
+    """Capacity and headroom per resource."""
+    from sojourn.capacity import resources  # noqa: PLC0415  (as above)
+
+    built = fleet(seen)
+    return built if isinstance(built, Excuse) else resources.capacity(seen.profile, built)
+
+
+def plan(
+    seen: Seen, model: CapacityModel | Excuse, progress: Progress | None = None
+) -> Plan | Excuse:
+    """What to fix first. An excuse of the capacity model is passed on."""
+    from sojourn.plan import ranking  # noqa: PLC0415  (as above)
+    from sojourn.workload import replay  # noqa: PLC0415  (as above)
+
+    if isinstance(model, Excuse):
+        return model
+    stream = replay.replay(seen.tables, seed=seen.config.analysis.seed)
+    case = ranking.Case(
+        tables=seen.tables,
+        stream=stream,
+        capacity=model,
+        diagnosis=seen.diagnosis,
+        profile=seen.profile,
+        config=seen.config,
+    )
+    return ranking.rank(case, progress=progress)
+
+
+def verify(
+    before: Tables, after: Tables, config: Config | None = None, rollback: Tables | None = None
+) -> Acceptance:
+    """Whether a change was worth it."""
+    from sojourn.verify import acceptance  # noqa: PLC0415  (as above)
+
+    return acceptance.accept(before, after, config or Config(), rollback=rollback)
+
+
+def go_round(
+    name: str,
+    tables: Tables,
+    config: Config | None = None,
+    *,
+    after: Tables | None = None,
+    progress: Progress | None = None,
+) -> Findings:
+    """The whole loop on one recording; with `after`, acceptance as well."""
+    from sojourn.report.compose import Findings  # noqa: PLC0415  (as above)
+
+    say = progress or _silent
+    config = config or Config()
+    say("attributing", 0.05)
+    seen = look(tables, config)
+    say("fitting the fleet", 0.15)
+    model = capacity(seen)
+    found = plan(seen, model, lambda text, done: say(text, 0.2 + 0.7 * done))
+    accepted = None
+    if after is not None:
+        say("comparing before and after", 0.92)
+        accepted = verify(tables, after, config)
+    say("done", 1.0)
+    target = config.slo_of("default")
+    return Findings(
+        name=name,
+        quality=seen.tables.quality,
+        profile=seen.profile,
+        breakdown=seen.breakdown,
+        diagnosis=seen.diagnosis,
+        capacity=model,
+        plan=found,
+        acceptance=accepted,
+        e2e_target_s=None if target is None else target.e2e_s,
+    )
