@@ -16,8 +16,9 @@ from sojourn.interval import Excuse
 if TYPE_CHECKING:
     from sojourn.attribution.records import Breakdown, Diagnosis
     from sojourn.capacity.records import CapacityModel, Fleet, StationModel
-    from sojourn.plan.records import Plan
+    from sojourn.plan.records import Holding, Plan
     from sojourn.report.compose import Findings
+    from sojourn.sim.scenario import SimRun
     from sojourn.trace.tables import Tables
     from sojourn.verify.records import Acceptance
     from sojourn.workload.profile_records import Profile
@@ -45,7 +46,7 @@ class Seen:
 def read(
     paths: Path | str | Sequence[Path | str],
     *,
-    format: str | None = None,  # noqa: A002  (the option is called --format)
+    format: str | None = None,
     config: Config | None = None,
     progress: Progress | None = None,
 ) -> Tables:
@@ -93,6 +94,35 @@ def capacity(seen: Seen) -> CapacityModel | Excuse:
     return built if isinstance(built, Excuse) else resources.capacity(seen.profile, built)
 
 
+def holding(
+    seen: Seen, model: CapacityModel | Excuse, progress: Progress | None = None
+) -> Holding | Excuse:
+    """The largest load with the SLO held jointly."""
+    from sojourn.plan import holding as holdings  # noqa: PLC0415  (as above)
+    from sojourn.workload import replay  # noqa: PLC0415  (as above)
+
+    if isinstance(model, Excuse):
+        return model
+    stream = replay.replay(seen.tables, seed=seen.config.analysis.seed)
+    return holdings.holding(stream, model.fleet, seen.config, progress=progress)
+
+
+def simulated(
+    seen: Seen, fleet: Fleet, *, load: float = 1.0, replicas: int | None = None
+) -> tuple[SimRun, Fleet]:
+    """The recorded requests through the model at `load` times their rate, on `replicas`."""
+    from sojourn.sim import simulate  # noqa: PLC0415  (as above)
+    from sojourn.sim.scenario import Scenario  # noqa: PLC0415  (as above)
+    from sojourn.workload import replay, scaling  # noqa: PLC0415  (as above)
+
+    seed = seen.config.analysis.seed
+    stream = scaling.scale(replay.replay(seen.tables, seed=seed), load, seed=seed)
+    if replicas is not None:
+        engine = fleet.engine.model_copy(update={"replicas": replicas})
+        fleet = fleet.model_copy(update={"engine": engine})
+    return simulate.simulate(Scenario(stream, fleet, seed)), fleet
+
+
 def plan(
     seen: Seen, model: CapacityModel | Excuse, progress: Progress | None = None
 ) -> Plan | Excuse:
@@ -115,12 +145,19 @@ def plan(
 
 
 def verify(
-    before: Tables, after: Tables, config: Config | None = None, rollback: Tables | None = None
+    before: Tables,
+    after: Tables,
+    config: Config | None = None,
+    *,
+    rollback: Tables | None = None,
+    after_config: Config | None = None,
 ) -> Acceptance:
-    """Whether a change was worth it."""
+    """Whether a change was worth it; `after_config` is the changed fleet's, where it differs."""
     from sojourn.verify import acceptance  # noqa: PLC0415  (as above)
 
-    return acceptance.accept(before, after, config or Config(), rollback=rollback)
+    return acceptance.accept(
+        before, after, config or Config(), rollback=rollback, after_config=after_config
+    )
 
 
 def go_round(
@@ -128,10 +165,10 @@ def go_round(
     tables: Tables,
     config: Config | None = None,
     *,
-    after: Tables | None = None,
+    after: tuple[Tables, Config] | None = None,
     progress: Progress | None = None,
 ) -> Findings:
-    """The whole loop on one recording; with `after`, acceptance as well."""
+    """The whole loop on one recording; with `after` (tables, config), acceptance as well."""
     from sojourn.report.compose import Findings  # noqa: PLC0415  (as above)
 
     say = progress or _silent
@@ -144,7 +181,7 @@ def go_round(
     accepted = None
     if after is not None:
         say("comparing before and after", 0.92)
-        accepted = verify(tables, after, config)
+        accepted = verify(tables, after[0], config, after_config=after[1])
     say("done", 1.0)
     target = config.slo_of("default")
     return Findings(

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from sojourn.report.document import Document
 
 Paths = Annotated[
-    list[Path], typer.Argument(help="Files or folders of telemetry, or a store.", show_default=False)
+    list[Path],
+    typer.Argument(help="Files or folders of telemetry, or a store.", show_default=False),
 ]
 Output = Annotated[
     Path | None,

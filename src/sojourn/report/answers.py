@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from sojourn.attribution.records import ALL, Breakdown, Diagnosis
+from sojourn.config import Config
 from sojourn.interval import Excuse
-from sojourn.plan.records import Outcome, Plan, Ranked, Refused
+from sojourn.plan.records import Plan, Ranked, Refused
 from sojourn.records import Bottleneck
 from sojourn.report.charts import engine_share, largest
 from sojourn.units import format_seconds, format_share, format_usd
@@ -31,10 +33,14 @@ def words(name: str) -> str:
 
 def where(item: Findings) -> str:
     """Where the time goes, at the P99 over all requests."""
-    tail = item.breakdown.tail("all", 0.99)
-    top = item.diagnosis.top
+    return _where(item.breakdown, item.diagnosis)
+
+
+def _where(breakdown: Breakdown, diagnosis: Diagnosis) -> str:
+    tail = breakdown.tail(ALL, 0.99)
+    top = diagnosis.top
     if tail is None:
-        return item.diagnosis.excuse.reason if item.diagnosis.excuse else "No latency was recorded."
+        return diagnosis.excuse.reason if diagnosis.excuse else "No latency was recorded."
     parts = ", ".join(
         f"{words(name)} {format_share(share)}" for name, share in largest(tail.stages)
     )
@@ -56,22 +62,59 @@ def how_long(item: Findings) -> str:
         return "Not asked."
     if isinstance(plan, Excuse):
         return str(plan)
-    if isinstance(plan.holding, Excuse):
-        return str(plan.holding)
-    factor = plan.holding.load_factor
-    share = plan.baseline.attainment.get("all")
+    share = plan.measured.attainment.get(ALL)
     met = (
         "" if share is None else f" Today {format_share(share.mid)} of requests meet every target."
     )
-    if factor.mid < 1:
-        lead = f"Today's load is past it: the SLO holds to {factor.mid:.2f}× of it"
+    return f"{held(plan.holding)[0]}{met}"
+
+
+def held(holding: Holding | Excuse) -> tuple[str, int]:
+    """The load at which the SLO breaks, in a sentence, and the exit code."""
+    if isinstance(holding, Excuse):
+        return str(holding), THIN
+    factor = holding.load_factor.mid
+    if factor < 1:
+        lead = f"Today's load is past it: the SLO holds to {factor:.2f}× of it"
     else:
-        lead = f"To {factor.mid:.2f}× today's load"
-    rate = plan.holding.rate_per_s.mid
-    return (
-        f"{lead} ({rate:.2g} requests/s); then {plan.holding.breaks} breaks,"
-        f" bound by {words(plan.holding.binds)}.{met}"
+        lead = f"To {factor:.2f}× today's load"
+    sentence = (
+        f"{lead} ({holding.rate_per_s.mid:.2g} requests/s); then {holding.breaks} breaks,"
+        f" bound by {words(holding.binds)}."
     )
+    return sentence, OK if factor >= 1 else MISSED
+
+
+def attributed(breakdown: Breakdown, diagnosis: Diagnosis) -> tuple[str, int]:
+    """Where the time goes and what limits it, in a sentence, and the exit code."""
+    sentence = _where(breakdown, diagnosis)
+    thin = diagnosis.top.bottleneck is Bottleneck.INSUFFICIENT_EVIDENCE
+    return (f"{sentence} {diagnosis.excuse or ''}".strip(), THIN) if thin else (sentence, OK)
+
+
+def checked(outcome: Outcome, config: Config) -> tuple[str, int]:
+    """Whether every bucket meets its SLO, in a sentence, and the exit code.
+
+    A bucket meets it when the whole interval of its attainment lies at or above the SLO's
+    percentile, misses it when the whole interval lies below, and is undecided between.
+    """
+    missed, open_ = [], []
+    for bucket, share in outcome.attainment.items():
+        target = config.slo_of(bucket)
+        if bucket == ALL or target is None:
+            continue
+        text = f"{words(bucket)} {format_share(share.mid)} of {format_share(target.percentile)}"
+        if share.high < target.percentile:
+            missed.append(text)
+        elif share.low < target.percentile:
+            open_.append(text)
+    if missed:
+        return f"The SLO is missed: {', '.join(missed)}.", MISSED
+    if not outcome.attainment:
+        return "No SLO is set. Write one under `slo:` in sojourn.yaml.", THIN
+    if open_:
+        return f"Too few requests to decide: {', '.join(open_)}.", THIN
+    return "The SLO is met in every bucket.", OK
 
 
 def add_engines(plan: Plan) -> str:
@@ -79,7 +122,7 @@ def add_engines(plan: Plan) -> str:
     items: tuple[Ranked | Refused, ...] = (*plan.ranked, *plan.refused)
     for item in items:
         if item.name == SCALE_OUT and item.p99_change_s is not None:
-            base = plan.baseline.e2e_s["all"]["p99"].mid
+            base = plan.baseline.e2e_s[ALL]["p99"].mid
             change = item.p99_change_s.mid
             tail = (
                 f"P99 {format_seconds(base)} → {format_seconds(base + change)}"
@@ -101,7 +144,7 @@ def first_fix(item: Findings) -> str:
     if not plan.ranked:
         return f"No action is called for by the evidence. {add_engines(plan)}".strip()
     first = plan.ranked[0]
-    base = plan.baseline.e2e_s["all"]["p99"].mid
+    base = plan.baseline.e2e_s[ALL]["p99"].mid
     text = (
         f"{first.title}: P99 {format_seconds(base)} →"
         f" {format_seconds(base + first.p99_change_s.mid)}."
@@ -122,17 +165,8 @@ def verdict(item: Findings) -> tuple[str, int]:
         f" ({format_share(item.diagnosis.top.confidence)} sure)."
     )
     if isinstance(item.plan, Plan):
-        return f"{sentence} {first_fix(item)}", outcome_code(item.plan.measured, item)
+        return f"{sentence} {first_fix(item)}", held(item.plan.holding)[1]
     return sentence, OK
-
-
-def outcome_code(outcome: Outcome, item: Findings) -> int:
-    """0 when the measured attainment reaches the SLO's percentile, 3 when not, 4 when unknown."""
-    if not isinstance(item.plan, Plan) or isinstance(item.plan.holding, Excuse):
-        return THIN
-    if not outcome.attainment:
-        return THIN
-    return OK if item.plan.holding.load_factor.mid >= 1 else MISSED
 
 
 def acceptance_verdict(acceptance: Acceptance) -> tuple[str, int]:

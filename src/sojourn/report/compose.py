@@ -84,7 +84,8 @@ def _sections(item: Findings, prefix: str) -> list[Block]:
     if item.capacity is not None or item.plan is not None:
         blocks.append(Heading(text=f"{prefix}How long it holds", level=1))
         blocks += decisions.capacity(item.capacity)
-        blocks += decisions.holding(item.plan, item.e2e_target_s)
+        if isinstance(item.plan, Plan):
+            blocks += decisions.holding(item.plan.holding, item.e2e_target_s)
     if item.plan is not None:
         blocks.append(Heading(text=f"{prefix}What to fix first", level=1))
         blocks += decisions.plan(item.plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Final
 
 from rich.console import Console, RenderableType
@@ -23,6 +24,14 @@ def render(document: Document, console: Console) -> None:
             console.print(shown)
     console.print()
     console.print(Panel(Line(document.verdict, style="bold"), title="Verdict", title_align="left"))
+
+
+def to_text(document: Document, width: int = 100) -> str:
+    """The document as plain text."""
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    with console.capture() as captured:
+        render(document, console)
+    return captured.get()
 
 
 def _renderable(

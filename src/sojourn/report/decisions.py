@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sojourn.capacity.records import CapacityModel
+from sojourn.capacity.records import CapacityModel, Fleet
 from sojourn.interval import Excuse, Interval
-from sojourn.plan.records import Outcome, Plan, Ranked, Refused
+from sojourn.plan.records import Holding, Outcome, Plan, Ranked, Refused
 from sojourn.report import charts
 from sojourn.report.answers import words
 from sojourn.report.document import Block, Chart, Heading, TableBlock, Text
@@ -63,11 +63,80 @@ def capacity(model: CapacityModel | Excuse | None) -> list[Block]:
     ]
 
 
-def holding(plan: Plan | Excuse | None, e2e_target_s: float | None) -> list[Block]:
+def fleet(record: Fleet) -> list[Block]:
+    """The engine's step times and the stations, as fitted or taken from the catalogue."""
+    step = record.engine.step
+    steps = tuple(
+        (str(batch), format_seconds(base), f"{slope * 1e6:.4g} µs")
+        for batch, base, slope in zip(
+            step.batches, step.base_s, step.slope_s_per_token, strict=True
+        )
+    )
+    stations = tuple(
+        (
+            item.name,
+            item.stage,
+            "no limit" if item.servers is None else str(item.servers),
+            f"{format_seconds(item.service_s.p50)} / {format_seconds(item.service_s.p99)}",
+            item.provenance.value,
+            item.note,
+        )
+        for item in record.stations.values()
+    )
+    return [
+        TableBlock(
+            caption=f"Decode step by batch ({step.provenance.value}: {step.source})",
+            columns=("batch", "step", "per 1 context token"),
+            rows=steps,
+            align="rrr",
+        ),
+        Text(
+            text=(
+                f"Prefill {step.prefill_s_per_token * 1e6:.4g} µs per token, host"
+                f" {format_seconds(step.front_s)} per call; seen with batches"
+                f" {step.valid_batch[0]} to {step.valid_batch[1]} and contexts"
+                f" {step.valid_context[0]} to {step.valid_context[1]}."
+            )
+        ),
+        TableBlock(
+            caption="Stations (time of work, without waiting, P50 / P99)",
+            columns=("station", "stage", "servers", "service", "source", "note"),
+            rows=stations,
+            align="llrrll",
+        ),
+    ]
+
+
+def fitted(record: Fleet) -> tuple[str, int]:
+    """How good the fit is, in a sentence, and the exit code."""
+    step = record.engine.step
+    error = (
+        ""
+        if step.held_out_error is None
+        else (f", {format_share(step.held_out_error)} median error on calls kept out of the fit")
+    )
+    return f"Step times {step.provenance.value}{error}; {len(record.stations)} stations.", 0
+
+
+def attainment(outcome: Outcome) -> TableBlock:
+    """Share of requests that meet every target, per bucket."""
+    return TableBlock(
+        caption="Requests that meet every target of their bucket (failed ones count as misses)",
+        columns=("bucket", "meets all", "P50", "P95", "P99"),
+        rows=tuple(
+            (
+                words(bucket),
+                share(outcome.attainment.get(bucket)),
+                *(seconds(figures.get(key)) for key in ("p50", "p95", "p99")),
+            )
+            for bucket, figures in outcome.e2e_s.items()
+        ),
+        align="lrrrr",
+    )
+
+
+def holding(held: Holding | Excuse, e2e_target_s: float | None) -> list[Block]:
     """The knee, and the load at which the SLO breaks."""
-    if not isinstance(plan, Plan):
-        return []
-    held = plan.holding
     if isinstance(held, Excuse):
         return [Text(text=str(held), tone="warn")]
     return [
@@ -94,7 +163,7 @@ def plan(record: Plan | Excuse) -> list[Block]:
             caption="Predicted P99 of each action; the dashed line is today's, simulated alike.",
             spec=charts.actions(record),
         ),
-        _model_error(record.measured, record.baseline),
+        compared(record.measured, record.baseline),
     ]
     chosen = [*record.ranked, *([record.bundle] if record.bundle is not None else [])]
     if chosen:
@@ -105,7 +174,8 @@ def plan(record: Plan | Excuse) -> list[Block]:
     return blocks
 
 
-def _model_error(measured: Outcome, simulated: Outcome) -> TableBlock:
+def compared(measured: Outcome, simulated: Outcome) -> TableBlock:
+    """A recording beside a simulated run: P50, P95, P99, attempts, errors."""
     rows = []
     for key in ("p50", "p95", "p99"):
         seen, made = measured.e2e_s["all"].get(key), simulated.e2e_s["all"].get(key)
@@ -122,7 +192,7 @@ def _model_error(measured: Outcome, simulated: Outcome) -> TableBlock:
         ("errors and timeouts", share(measured.error_share), share(simulated.error_share), ""),
     ]
     return TableBlock(
-        caption="The model against the recording: how far the baseline can be trusted",
+        caption="The model against the recording: how far a simulated figure can be trusted",
         columns=("figure", "measured", "simulated", "off by"),
         rows=tuple(rows),
         align="lrrr",

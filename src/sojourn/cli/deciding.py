@@ -1,0 +1,222 @@
+"""Verbs that say what would be and what to do: capacity, simulate, plan, verify, check, report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sojourn.cli.app import app
+from sojourn.cli.options import (
+    Configured,
+    Json,
+    Output,
+    Paths,
+    Quiet,
+    Seed,
+    deliver,
+    load_config,
+    progress_bar,
+    require_paths,
+)
+
+
+@app.command()
+def capacity(
+    paths: Paths,
+    config: Configured = None,
+    output: Output = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    seed: Seed = None,
+) -> None:
+    """How much load the fleet takes, per resource and within the SLO."""
+    from sojourn import loop
+    from sojourn.report import answers, compose, decisions
+
+    require_paths(paths)
+    settings = load_config(config, paths, seed)
+    with progress_bar(quiet) as tell:
+        seen = loop.look(loop.read(paths, config=settings, progress=tell), settings)
+        model = loop.capacity(seen)
+        held = loop.holding(seen, model, tell)
+    target = settings.slo_of("default")
+    document = compose.single(
+        "sojourn capacity",
+        [
+            *decisions.capacity(model),
+            *decisions.holding(held, None if target is None else target.e2e_s),
+        ],
+        verdict=answers.held(held),
+        data={"capacity": model.model_dump(mode="json"), "holding": held.model_dump(mode="json")},
+    )
+    deliver(document, output=output, json=json)
+
+
+@app.command()
+def simulate(
+    paths: Paths,
+    config: Configured = None,
+    load: Annotated[float, typer.Option(help="Load, as a multiple of the recorded one.")] = 1.0,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="Engine replicas; else as recorded.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Keep the simulated trace as a store.")
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    seed: Seed = None,
+) -> None:
+    """Replay the recorded requests through the model, at another load or size."""
+    from sojourn import loop
+    from sojourn.interval import Excuse
+    from sojourn.plan import slo
+    from sojourn.report import compose, decisions
+    from sojourn.trace import store
+
+    require_paths(paths)
+    settings = load_config(config, paths, seed)
+    with progress_bar(quiet) as tell:
+        seen = loop.look(loop.read(paths, config=settings, progress=tell), settings)
+        built = loop.fleet(seen)
+        if isinstance(built, Excuse):
+            deliver(
+                compose.single("sojourn simulate", [], verdict=(str(built), 4)),
+                output=None,
+                json=json,
+            )
+            return
+        run, used = loop.simulated(seen, built, load=load, replicas=replicas)
+    if output is not None:
+        store.save(run.tables, output)
+    measured = slo.outcome(seen.tables, settings, built)
+    outcome = slo.outcome(run.tables, settings, used)
+    document = compose.single(
+        "sojourn simulate",
+        [decisions.compared(measured, outcome)],
+        verdict=(f"{outcome.requests:,} requests simulated at {load:g}× the recorded load.", 0),
+        data={"counts": run.counts, "outcome": outcome.model_dump(mode="json")},
+    )
+    deliver(document, output=None, json=json)
+
+
+@app.command()
+def plan(
+    paths: Paths,
+    config: Configured = None,
+    output: Output = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    seed: Seed = None,
+) -> None:
+    """What to fix first: actions ranked by simulated effect and price, and why not the others."""
+    from sojourn import loop
+    from sojourn.report import answers, compose, decisions
+
+    require_paths(paths)
+    settings = load_config(config, paths, seed)
+    with progress_bar(quiet) as tell:
+        tables = loop.read(paths, config=settings, progress=tell)
+        found = loop.go_round(str(paths[0]), tables, settings, progress=tell)
+    document = compose.single(
+        "sojourn plan",
+        [*compose.cards(found), *(decisions.plan(found.plan) if found.plan is not None else [])],
+        verdict=answers.verdict(found),
+        data={"plan": None if found.plan is None else found.plan.model_dump(mode="json")},
+    )
+    deliver(document, output=output, json=json)
+
+
+@app.command()
+def verify(
+    before: Annotated[Path, typer.Argument(help="Telemetry before the change.")],
+    after: Annotated[Path, typer.Argument(help="Telemetry after the change.")],
+    rollback: Annotated[
+        Path | None, typer.Option(help="Telemetry after the change was taken back.")
+    ] = None,
+    config: Configured = None,
+    config_after: Annotated[
+        Path | None, typer.Option(help="sojourn.yaml of the changed fleet, where it differs.")
+    ] = None,
+    output: Output = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    seed: Seed = None,
+) -> None:
+    """Whether a change was worth it: the eight questions of acceptance."""
+    from sojourn import loop
+    from sojourn.report import answers, compose, decisions
+
+    paths = [path for path in (before, after, rollback) if path is not None]
+    require_paths(paths)
+    settings = load_config(config, [before], seed)
+    changed = load_config(config_after or config, [after], seed)
+    with progress_bar(quiet) as tell:
+        old = loop.read(before, config=settings, progress=tell)
+        new = loop.read(after, config=changed, progress=tell)
+        back = None if rollback is None else loop.read(rollback, config=settings, progress=tell)
+        accepted = loop.verify(old, new, settings, rollback=back, after_config=changed)
+    document = compose.single(
+        "sojourn verify",
+        decisions.acceptance(accepted),
+        verdict=answers.acceptance_verdict(accepted),
+        data={"acceptance": accepted.model_dump(mode="json")},
+    )
+    deliver(document, output=output, json=json)
+
+
+@app.command()
+def check(
+    paths: Paths,
+    config: Configured = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Whether the recorded requests meet the SLO: exit 0 met, 3 missed, 4 too thin to say."""
+    from sojourn import loop
+    from sojourn.plan import slo
+    from sojourn.report import answers, compose, decisions
+    from sojourn.workload import buckets
+
+    require_paths(paths)
+    settings = load_config(config, paths, None)
+    with progress_bar(quiet) as tell:
+        tables = buckets.assign(loop.read(paths, config=settings, progress=tell), settings)
+    outcome = slo.outcome(tables, settings)
+    document = compose.single(
+        "sojourn check",
+        [decisions.attainment(outcome)],
+        verdict=answers.checked(outcome, settings),
+        data={"outcome": outcome.model_dump(mode="json")},
+    )
+    deliver(document, output=None, json=json)
+
+
+@app.command()
+def report(
+    paths: Paths,
+    after: Annotated[
+        Path | None, typer.Option(help="Telemetry after a change: adds the acceptance.")
+    ] = None,
+    config: Configured = None,
+    output: Output = Path("sojourn-report.html"),
+    json: Json = False,
+    quiet: Quiet = False,
+    seed: Seed = None,
+) -> None:
+    """The whole loop on one recording, as one page."""
+    from sojourn import loop
+    from sojourn.report import compose
+
+    require_paths([*paths, *([after] if after is not None else [])])
+    settings = load_config(config, paths, seed)
+    with progress_bar(quiet) as tell:
+        tables = loop.read(paths, config=settings, progress=tell)
+        changed = None
+        if after is not None:
+            there = load_config(config, [after], seed)
+            changed = (loop.read(after, config=there, progress=tell), there)
+        found = loop.go_round(paths[0].name, tables, settings, after=changed, progress=tell)
+    deliver(compose.report([found], "sojourn report"), output=output, json=json)

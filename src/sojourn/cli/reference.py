@@ -1,0 +1,121 @@
+"""The generated reference pages: tables, configuration, command line, catalogue.
+
+`python -m sojourn.cli.reference FOLDER` writes them, `--check` compares instead.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel
+from typer.main import get_command
+
+from sojourn.capacity.reference import catalogue_page
+from sojourn.cli.verbs import app
+from sojourn.config import Analysis, BucketRule, Buckets, Config, Deployment, Retry, Slo, Station
+from sojourn.records import write_atomic
+from sojourn.trace.schema import tables_page
+
+
+def config_page() -> str:
+    """Every key of sojourn.yaml with its default and meaning."""
+    sections: list[tuple[str, type[BaseModel]]] = [
+        ("(top)", Config),
+        ("buckets", Buckets),
+        ("buckets.custom[]", BucketRule),
+        ("slo.NAME", Slo),
+        ("deployment", Deployment),
+        ("stations.NAME", Station),
+        ("retry", Retry),
+        ("analysis", Analysis),
+    ]
+    lines = ["# sojourn.yaml", "", "Generated from `sojourn.config`. Every key is optional.", ""]
+    for title, model in sections:
+        lines += [f"## {title}", "", "| key | default | meaning |", "| --- | --- | --- |"]
+        for name, info in model.model_fields.items():
+            default = info.get_default(call_default_factory=True, validated_data={})
+            shown = "" if isinstance(default, BaseModel | dict | tuple) else f"`{default}`"
+            lines.append(f"| `{name}` | {shown} | {info.description} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+ORDER: Final = ("demo", "init", "ingest", "profile", "attribute", "calibrate", "capacity")
+
+
+def commands() -> list[tuple[str, Any]]:
+    """Every verb with its command object, in the order of the loop."""
+    known: dict[str, Any] = getattr(get_command(app), "commands", {})
+    return sorted(known.items(), key=lambda item: ORDER.index(item[0]) if item[0] in ORDER else 99)
+
+
+def cli_page() -> str:
+    """Every verb, its arguments and options, and the exit codes."""
+    lines = [
+        "# Command line",
+        "",
+        "Generated from `sojourn.cli`. Results go to standard output, talk to standard error.",
+        "",
+        "| exit code | meaning |",
+        "| --- | --- |",
+        "| 0 | the SLO is met, the change accepted, or nothing was to be judged |",
+        "| 1 | the tool failed |",
+        "| 2 | the call, the configuration or an input was wrong |",
+        "| 3 | the SLO is missed, or the change is a regression or not worth its price |",
+        "| 4 | the evidence is too thin to decide |",
+        "",
+    ]
+    for name, command in commands():
+        lines += [f"## sojourn {name}", "", (command.help or "").strip(), ""]
+        lines += ["| argument or option | meaning |", "| --- | --- |"]
+        for parameter in command.params:
+            option = parameter.param_type_name == "option"
+            shown = ", ".join(parameter.opts) if option else (parameter.name or "").upper()
+            meaning = getattr(parameter, "help", "") or ""
+            lines.append(f"| `{shown}` | {meaning} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+PAGES: Final[dict[str, Callable[[], str]]] = {
+    "tables.md": tables_page,
+    "configuration.md": config_page,
+    "command-line.md": cli_page,
+    "catalogue.md": catalogue_page,
+}
+
+
+def write(folder: Path) -> None:
+    """Write every page into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, make in PAGES.items():
+        write_atomic(folder / name, make().rstrip() + "\n")
+
+
+def stale(folder: Path) -> list[str]:
+    """Names of the pages that are not what the code says."""
+    return [
+        name
+        for name, make in PAGES.items()
+        if not (folder / name).is_file()
+        or (folder / name).read_text(encoding="utf-8") != make().rstrip() + "\n"
+    ]
+
+
+def main(arguments: list[str]) -> int:
+    """`FOLDER` writes, `--check FOLDER` compares; 1 when a page is stale."""
+    folder = Path(arguments[-1])
+    if "--check" in arguments:
+        old = stale(folder)
+        if old:
+            sys.stderr.write(f"stale: {', '.join(old)}. Run `make docs`\n")
+        return 1 if old else 0
+    write(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

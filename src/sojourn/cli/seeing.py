@@ -1,0 +1,147 @@
+"""Verbs that say what is: ingest, profile, attribute, calibrate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sojourn.cli.app import app
+from sojourn.cli.options import (
+    Configured,
+    Format,
+    Json,
+    Output,
+    Paths,
+    Quiet,
+    deliver,
+    load_config,
+    progress_bar,
+    require_paths,
+)
+
+
+@app.command()
+def ingest(
+    paths: Paths,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the store.")],
+    config: Configured = None,
+    format: Format = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Read telemetry and keep it as a store: a folder of Parquet tables."""
+    from sojourn import loop
+    from sojourn.report import compose, pages
+    from sojourn.trace import store
+    from sojourn.workload import buckets
+
+    require_paths(paths)
+    settings = load_config(config, paths, None)
+    with progress_bar(quiet) as tell:
+        tables = loop.read(paths, format=format, config=settings, progress=tell)
+        tables = buckets.assign(tables, settings)
+        store.save(tables, output)
+    rows = ", ".join(f"{count:,} {name}" for name, count in tables.counts().items() if count)
+    document = compose.single(
+        "sojourn ingest",
+        pages.quality(tables.quality),
+        verdict=(f"{output}: {rows}.", 0),
+        data={"counts": tables.counts(), "quality": tables.quality.model_dump(mode="json")},
+    )
+    deliver(document, output=None, json=json)
+
+
+@app.command()
+def profile(
+    paths: Paths,
+    config: Configured = None,
+    format: Format = None,
+    output: Output = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """What the traffic is: arrivals, buckets, lengths, reuse, concentration."""
+    from sojourn import loop
+    from sojourn.report import compose, pages
+    from sojourn.workload import buckets
+    from sojourn.workload import profile as profiles
+
+    require_paths(paths)
+    settings = load_config(config, paths, None)
+    with progress_bar(quiet) as tell:
+        tables = loop.read(paths, format=format, config=settings, progress=tell)
+        record = profiles.profile(buckets.assign(tables, settings), settings)
+    document = compose.single(
+        "sojourn profile",
+        [*pages.profile(record), *pages.quality(tables.quality)],
+        verdict=(f"{record.arrivals.requests:,} requests in {len(record.buckets)} buckets.", 0),
+        data={"profile": record.model_dump(mode="json")},
+    )
+    deliver(document, output=output, json=json)
+
+
+@app.command()
+def attribute(
+    paths: Paths,
+    config: Configured = None,
+    format: Format = None,
+    output: Output = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Where the time goes, per bucket and percentile, and which bottleneck that shows."""
+    from sojourn import loop
+    from sojourn.report import answers, compose, pages
+
+    require_paths(paths)
+    settings = load_config(config, paths, None)
+    with progress_bar(quiet) as tell:
+        tables = loop.read(paths, format=format, config=settings, progress=tell)
+        seen = loop.look(tables, settings)
+    document = compose.single(
+        "sojourn attribute",
+        [*pages.attribution(seen.breakdown, seen.diagnosis), *pages.quality(seen.tables.quality)],
+        verdict=answers.attributed(seen.breakdown, seen.diagnosis),
+        data={
+            "breakdown": seen.breakdown.model_dump(mode="json"),
+            "diagnosis": seen.diagnosis.model_dump(mode="json"),
+        },
+    )
+    deliver(document, output=output, json=json)
+
+
+@app.command()
+def calibrate(
+    paths: Paths,
+    config: Configured = None,
+    format: Format = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write the fitted fleet as JSON.")
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Fit the engine's step times and the stations from the telemetry."""
+    from sojourn import loop
+    from sojourn.interval import Excuse
+    from sojourn.report import compose, decisions
+
+    require_paths(paths)
+    settings = load_config(config, paths, None)
+    with progress_bar(quiet) as tell:
+        tables = loop.read(paths, format=format, config=settings, progress=tell)
+        built = loop.fleet(loop.look(tables, settings))
+    if isinstance(built, Excuse):
+        document = compose.single("sojourn calibrate", [], verdict=(str(built), 4))
+    else:
+        if output is not None:
+            built.save(output)
+        document = compose.single(
+            "sojourn calibrate",
+            decisions.fleet(built),
+            verdict=decisions.fitted(built),
+            data={"fleet": built.model_dump(mode="json")},
+        )
+    deliver(document, output=None, json=json)
