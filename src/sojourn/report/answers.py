@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from sojourn.attribution.records import ALL, Breakdown, Diagnosis
 from sojourn.config import Config
 from sojourn.interval import Excuse
-from sojourn.plan.records import Plan, Ranked, Refused
+from sojourn.plan.records import Holding, Outcome, Plan, Ranked, Refused
 from sojourn.records import Bottleneck
 from sojourn.report.charts import engine_share, largest
 from sojourn.units import format_seconds, format_share, format_usd
