@@ -4,9 +4,9 @@ The rule of the verdict, in this order:
 
 1. Thin evidence (fewer than `MIN_REQUESTS` on a side, or no figure decidable): None.
 2. A regression (tail, SLO, success, errors or cost per success worse, nothing better): False.
-3. Something got better, but at a price: the relative rise of the cost per success is compared
-   with the relative fall of the P99 under the same mix; a gain smaller than its price is not
-   worth it: False.
+3. Something got better, but at a price: the P99 (under the same mix) must shrink by at least
+   the factor by which the cost per success grows, or an SLO that was missed must now be held;
+   else it is not worth its price: False.
 4. Better, and neither the SLO nor the success share nor the errors worse: True.
 5. Better here and worse there: False, named.
 6. No difference beyond the noise: False when it costs more, else None.
@@ -19,10 +19,11 @@ import numpy as np
 from sojourn.config import Config
 from sojourn.interval import Interval
 from sojourn.plan.estimates import block_indices
+from sojourn.plan.slo import slo_held
 from sojourn.trace.tables import Tables
 from sojourn.units import format_seconds, format_share, format_usd
 from sojourn.verify import mix, questions
-from sojourn.verify.compare import MIN_EFFECT, MIN_SHARE, bounds, finding, known
+from sojourn.verify.compare import MIN_EFFECT, bounds, finding, known
 from sojourn.verify.records import Acceptance, Answer, Figure, Finding
 from sojourn.verify.window import MIN_REQUESTS, Window, open_window
 
@@ -107,37 +108,33 @@ def _verdict(
     dearer = _rise(figures.get("cost per success"))
     told = _told(figures, dearer)
     if not better:
-        if worse:
-            return False, f"A regression: {', '.join(worse)} worse. {told}"
-        if dearer >= MIN_EFFECT:
-            return False, f"It costs more and gains nothing that can be seen. {told}"
-        return None, f"No difference beyond the noise of these recordings. {told}"
+        return _without_gain(worse, dearer, told)
     if worse:
         return False, f"{', '.join(better)} better, but {', '.join(worse)} worse. {told}"
-    gain = 0.0 if net is None else max(0.0, -net.mid)
-    missing = _attained(figures)
-    if dearer >= MIN_EFFECT and gain < dearer and missing < MIN_SHARE:
+    factor = 1.0 if net is None or net.mid <= -1 else 1 / (1 + net.mid)
+    if dearer >= MIN_EFFECT and factor < 1 + dearer and not _newly_held(old, new):
         return False, (
-            f"Not worth its price: the P99 falls by {gain:.0%} under the same mix, a success"
-            f" costs {dearer:.0%} more. {told}"
+            f"Not worth its price: under the same mix the P99 shrinks {factor:.2f}-fold, a"
+            f" success costs {1 + dearer:.2f} times as much. {told}"
         )
     return True, f"Worth it: {', '.join(better)} better, nothing that guards it worse. {told}"
 
 
+def _without_gain(worse: list[str], dearer: float, told: str) -> tuple[bool | None, str]:
+    if worse:
+        return False, f"A regression: {', '.join(worse)} worse. {told}"
+    if dearer >= MIN_EFFECT:
+        return False, f"It costs more and gains nothing that can be seen. {told}"
+    return None, f"No difference beyond the noise of these recordings. {told}"
+
+
+def _newly_held(old: Window, new: Window) -> bool:
+    """Whether the SLO is held after and was not before."""
+    return slo_held(new.tables, new.config) is True and slo_held(old.tables, old.config) is False
+
+
 def _rise(figure: Figure | None) -> float:
     return 0.0 if figure is None or figure.change is None else figure.change.mid
-
-
-def _attained(figures: dict[str, Figure]) -> float:
-    """Gain in the share of requests that meet the SLO; 0 where it is not clear."""
-    figure = figures.get("meets every target of the SLO")
-    if figure is None or figure.finding is not Finding.BETTER:
-        return 0.0
-    return (
-        0.0
-        if figure.before is None or figure.after is None
-        else (figure.after.mid - figure.before.mid)
-    )
 
 
 def _told(figures: dict[str, Figure], dearer: float) -> str:
