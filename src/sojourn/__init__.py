@@ -24,17 +24,17 @@ _HOME: Final = {
     "Profile": "sojourn.workload.profile_records",
     "Diagnosis": "sojourn.attribution.records",
     "Scenario": "sojourn.sim.scenario",
-    "simulate": "sojourn.sim.simulate",
+    "SimRun": "sojourn.sim.scenario",
+    "simulated": "sojourn.loop",
     "read": "sojourn.loop",
     "look": "sojourn.loop",
     "profile": "sojourn.loop",
     "attribute": "sojourn.loop",
     "fleet": "sojourn.loop",
-    "capacity": "sojourn.loop",
-    "plan": "sojourn.loop",
-    "verify": "sojourn.loop",
+    "capacity_of": "sojourn.loop",
+    "plan_for": "sojourn.loop",
+    "accept": "sojourn.loop",
     "go_round": "sojourn.loop",
-    "report": "sojourn.report.compose",
 }
 __all__ = sorted([*_HOME, "__version__"])  # noqa: PLE0605  (computed from the one list above)
 

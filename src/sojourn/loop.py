@@ -86,7 +86,7 @@ def fleet(seen: Seen) -> Fleet | Excuse:
     return fleets.build(seen.tables, seen.profile, seen.config)
 
 
-def capacity(seen: Seen) -> CapacityModel | Excuse:
+def capacity_of(seen: Seen) -> CapacityModel | Excuse:
     """Capacity and headroom per resource."""
     from sojourn.capacity import resources  # noqa: PLC0415  (as above)
 
@@ -123,7 +123,7 @@ def simulated(
     return simulate.simulate(Scenario(stream, fleet, seed)), fleet
 
 
-def plan(
+def plan_for(
     seen: Seen, model: CapacityModel | Excuse, progress: Progress | None = None
 ) -> Plan | Excuse:
     """What to fix first. An excuse of the capacity model is passed on."""
@@ -144,7 +144,7 @@ def plan(
     return ranking.rank(case, progress=progress)
 
 
-def verify(
+def accept(
     before: Tables,
     after: Tables,
     config: Config | None = None,
@@ -176,12 +176,12 @@ def go_round(
     say("attributing", 0.05)
     seen = look(tables, config)
     say("fitting the fleet", 0.15)
-    model = capacity(seen)
-    found = plan(seen, model, lambda text, done: say(text, 0.2 + 0.7 * done))
+    model = capacity_of(seen)
+    found = plan_for(seen, model, lambda text, done: say(text, 0.2 + 0.7 * done))
     accepted = None
     if after is not None:
         say("comparing before and after", 0.92)
-        accepted = verify(tables, after[0], config, after_config=after[1])
+        accepted = accept(tables, after[0], config, after_config=after[1])
     say("done", 1.0)
     target = config.slo_of("default")
     return Findings(

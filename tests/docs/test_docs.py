@@ -15,7 +15,7 @@ from sojourn.cli.verbs import app
 from sojourn.errors import SojournError
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted((ROOT / "docs").rglob("*.md")) + [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 GENERATED = ROOT / "docs" / "reference"
 MADE_ELSEWHERE = ("make ",)
 """Commands a page may show that are no `sojourn` call."""

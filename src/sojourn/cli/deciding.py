@@ -39,7 +39,7 @@ def capacity(
     settings = load_config(config, paths, seed)
     with progress_bar(quiet) as tell:
         seen = loop.look(loop.read(paths, config=settings, progress=tell), settings)
-        model = loop.capacity(seen)
+        model = loop.capacity_of(seen)
         held = loop.holding(seen, model, tell)
     target = settings.slo_of("default")
     document = compose.single(
@@ -157,7 +157,7 @@ def verify(
         old = loop.read(before, config=settings, progress=tell)
         new = loop.read(after, config=changed, progress=tell)
         back = None if rollback is None else loop.read(rollback, config=settings, progress=tell)
-        accepted = loop.verify(old, new, settings, rollback=back, after_config=changed)
+        accepted = loop.accept(old, new, settings, rollback=back, after_config=changed)
     document = compose.single(
         "sojourn verify",
         decisions.acceptance(accepted),
