@@ -6,7 +6,7 @@ Each function is one station; `go_round` walks them all. Rooms stay importable o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,6 +67,12 @@ def look(tables: Tables, config: Config | None = None) -> Seen:
     traffic = profile.profile(ready, config)
     where = breakdown.break_down(ready, config)
     return Seen(ready, found, traffic, where, diagnosis.diagnose(where, traffic, config), config)
+
+
+def reseeded(seen: Seen, seed: int) -> Seen:
+    """The same, with another seed for what follows."""
+    analysis = seen.config.analysis.model_copy(update={"seed": seed})
+    return replace(seen, config=seen.config.model_copy(update={"analysis": analysis}))
 
 
 def profile(tables: Tables, config: Config | None = None) -> Profile:
