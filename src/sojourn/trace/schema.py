@@ -152,9 +152,9 @@ TIME_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def arrow_schema(table: str) -> pa.Schema:
-    """Arrow schema of a table.
+    """Arrow schema of a table; every field may be null, `quality.clean` sees to required ones.
 
     Raises:
         KeyError: no such table.
     """
-    return pa.schema([pa.field(c.name, c.type, nullable=not c.required) for c in TABLES[table]])
+    return pa.schema([pa.field(c.name, c.type) for c in TABLES[table]])

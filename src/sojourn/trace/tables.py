@@ -83,7 +83,7 @@ def conform(table: str, data: pa.Table) -> pa.Table:
             raise InputError(f"table {table!r} lacks a required column", field=spec.name)
         else:
             columns.append(pa.nulls(data.num_rows, spec.type))
-    return pa.table(columns, schema=pa.schema([(c.name, c.type) for c in TABLES[table]]))
+    return pa.table(columns, schema=arrow_schema(table))
 
 
 def from_rows(table: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
@@ -102,7 +102,7 @@ def from_rows(table: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
         for name in names:
             columns[name].append(row.get(name))
     arrays = [pa.array(columns[c.name], type=c.type) for c in TABLES[table]]
-    return pa.table(arrays, schema=pa.schema([(c.name, c.type) for c in TABLES[table]]))
+    return pa.table(arrays, schema=arrow_schema(table))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""One module per input format: `sniff(head)` recognises content, `read(paths, ...)` makes Tables."""
