@@ -115,11 +115,11 @@ def _facts(tables: Tables, call_phases: Phases, stages: Floats, total: Floats) -
 
 
 def _failed_time(tables: Tables, count: int) -> Floats:
-    """Seconds in attempts that failed, per request. One attempt that fails is no retry."""
+    """Seconds in attempts that failed and were tried again, per request."""
     rows = attempts(tables)
     if rows is None:
         return np.zeros(count)
-    again = np.nan_to_num(rows.per_request[rows.request], nan=1.0) > 1
+    again = rows.attempt + 1 < np.nan_to_num(rows.per_request[rows.request], nan=1.0)
     use = rows.failed & again & np.isfinite(rows.duration_s)
     seconds = np.bincount(rows.request[use], weights=rows.duration_s[use], minlength=count)
     return np.asarray(seconds, dtype=np.float64)

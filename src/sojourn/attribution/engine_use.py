@@ -43,7 +43,9 @@ prompts has no head of line to speak of."""
 
 def engine_use(tables: Tables, config: Config, windows: Windows, phases: Phases) -> EngineUse:
     """Occupancy of the engine in the peak window (of the whole recording where that has none)."""
-    load = _from_samples(tables, windows.peak_s) or _from_calls(tables, phases, windows.peak_s)
+    load = _from_samples(tables, windows.peak_s)
+    if not load:
+        load = _from_calls(tables, phases, windows.peak_s, config.deployment.replicas)
     slots, full = _slots(load, _configured_slots(tables, config))
     most, held = _in_flight(phases, windows.peak_s)
     line_share, line_lift = head_of_line(tables.calls, phases, windows.peak_s)
@@ -133,8 +135,15 @@ def _from_samples(tables: Tables, window: tuple[float, float]) -> list[_Load]:
     return out
 
 
-def _from_calls(tables: Tables, phases: Phases, window: tuple[float, float]) -> list[_Load]:
-    """Running and waiting counts from the calls' own phases, where they have a queue."""
+def _from_calls(
+    tables: Tables, phases: Phases, window: tuple[float, float], replicas: int
+) -> list[_Load]:
+    """Running and waiting counts from the calls' own phases, where they have a queue.
+
+    Where calls do not name their replica the counts are spread over the configured number. An
+    inferred queue tells how long, not whether: noise of the envelope would be waiting all the
+    time, so it gives no waiting count.
+    """
     use = (phases.stages[:, 0] == QUEUE) & phases.known_end
     if not use.any() or window[1] <= window[0]:
         return []
@@ -146,7 +155,16 @@ def _from_calls(tables: Tables, phases: Phases, window: tuple[float, float]) -> 
         moments = np.unique(np.r_[running.time, waiting.time, window])
         moments = moments[(moments >= window[0]) & (moments <= window[1])]
         middle = (moments[:-1] + moments[1:]) / 2
-        out.append(_Load(np.diff(moments), _at(running, middle), _at(waiting, middle), "calls"))
+        spread = replicas if code < 0 else 1
+        measured = not bool((phases.inferred & use & (replica == code)).any())
+        out.append(
+            _Load(
+                np.diff(moments),
+                _at(running, middle) / spread,
+                _at(waiting, middle) / spread if measured else None,
+                "calls",
+            )
+        )
     return out
 
 

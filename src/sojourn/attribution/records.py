@@ -113,7 +113,7 @@ class Breakdown(Record):
     tail_facts: dict[str, dict[str, float]] = Field(
         default_factory=dict,
         description="By bucket, as shares of the largest percentile: `failed_attempts` (time in"
-        " attempts that failed, and backoff), `removable` (engine time that twice the engine"
+        " attempts that failed and were tried again, and backoff), `removable` (engine time that twice the engine"
         " capacity would save), `prefill_stretch` and `decode_stretch` (part of that stage that"
         " comes from sharing the engine), `inferred` (split by inference), `station_wait` (time"
         " waiting for a worker outside the engine).",

@@ -30,8 +30,8 @@ MIN_OUTPUT_TOKENS: Final = 8
 MIN_CALLS: Final = 20
 """As for the envelope (`infer.ENVELOPE_MIN_CALLS`)."""
 
-FAST_QUANTILE: Final = 0.05
-"""Calls at the fast end show the gap between tokens in a small batch, where the load varied."""
+SURE_SLOPE: Final = 2.0
+"""Standard errors a slope must stand above zero: gaps vary for reasons other than the batch."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def stretch(calls: pa.Table, phases: Phases) -> Stretch:
 
 
 def _decode(calls: pa.Table, phases: Phases) -> Floats:
-    """Share b B / (a + b B) of the mean gap between tokens, by the line over the mean batch."""
+    """Share b (B - 1) of the mean gap between tokens, by the line over the mean batch B."""
     cuts = phases.cuts
     tokens = floats(calls["output_tokens"])
     use = (phases.stages[:, 2] == DECODE) & (tokens >= MIN_OUTPUT_TOKENS)
@@ -73,26 +73,29 @@ def _decode(calls: pa.Table, phases: Phases) -> Floats:
         rows = np.flatnonzero(use & (model == code) & np.isfinite(batch) & (gap > 0))
         if len(rows) < MIN_CALLS:
             continue
-        single = _gap_alone(batch[rows], gap[rows])
-        out[rows] = np.clip(1.0 - single / gap[rows], 0.0, 1.0)
+        slope = _gap_per_request(batch[rows], gap[rows])
+        out[rows] = np.clip(slope * (batch[rows] - 1.0) / gap[rows], 0.0, 1.0)
     return out
 
 
-def _gap_alone(batch: Floats, gap: Floats) -> float:
-    """Gap between tokens of a call that decodes alone, seconds.
+def _gap_per_request(batch: Floats, gap: Floats) -> float:
+    """What one more request in the batch adds to the gap between tokens, seconds.
 
-    The line gap = a + b B at B = 1 where batches differ, never above the fast end of the gaps
-    and never below zero. Source: linear ITL in batch and context (llm-d autoscaler, case 12).
-    Wrong when: all calls ran in one and the same batch size (the stretch is then understated).
+    Least-squares slope b of gap = a + b B; 0 where it is not clearly above zero, and never so
+    steep that a decode alone would take less than no time.
+    Source: linear gap between tokens in batch size (llm-d autoscaler).
+    Wrong when: all calls ran in one and the same batch size (the slope is then unseen, and 0).
     """
-    fast = float(np.quantile(gap, FAST_QUANTILE))
     spread = batch - batch.mean()
     variance = float((spread**2).sum())
     if variance <= 1e-9 * len(batch):
-        return fast
-    slope = max(float((spread * (gap - gap.mean())).sum()) / variance, 0.0)
-    line = float(gap.mean()) - slope * (float(batch.mean()) - 1.0)
-    return float(np.clip(line, 0.0, fast))
+        return 0.0
+    slope = float((spread * (gap - gap.mean())).sum()) / variance
+    rest = gap - gap.mean() - slope * spread
+    error = float(np.sqrt((rest**2).sum() / max(len(gap) - 2, 1) / variance))
+    if slope < SURE_SLOPE * error:
+        return 0.0
+    return min(slope, float(gap.mean()) / float(batch.mean()))
 
 
 def per_request(share: Floats, seconds: Floats, row: pa.Array | Floats, count: int) -> Floats:
