@@ -29,11 +29,10 @@ MOST_EQUATIONS = 60_000
 """More add no precision that drift of the machine would not drown; a seeded choice is taken."""
 CURVE_PAYS = 0.95
 """A curved base must lower the held-out error by a twentieth, else the straight line serves."""
-SEGMENT_QUANTILES = (0.1, 0.3, 0.6, 0.9)
-CURVED_FROM_BATCH = 4
+CURVED_FROM_BATCH = 4.0
 """A border of the batch below this would leave the base of an empty step to noise."""
-LAST_SEGMENT = 0.75
-"""The last border lies below this share of the largest batch: its slope is extrapolated."""
+CALLS_OF_SEGMENT = 15
+"""Calls whose mean batch lies in a segment, at least: half of what a whole fit needs."""
 WORSE_THAN_ROOFLINE = 0.4
 """Held-out error at which a roofline is no worse (37.6% E2E in a published comparison)."""
 LEAST_SPREAD = 1.1
@@ -224,15 +223,16 @@ def _curved(fit: _Fit, calls: EngineCalls) -> _Fit:
 
 
 def _knots(fit: _Fit) -> tuple[float, ...]:
-    """Segment borders at quantiles of the batch over steps, each half as large again at least."""
-    batch, steps = _batches(fit)
-    order = np.argsort(batch)
-    share = np.cumsum(steps[order]) / steps.sum()
+    """Segment borders at doublings of the batch, where enough calls saw each side of them."""
+    decode = fit.equations.rows[~fit.equations.prefill]
+    steps = np.maximum(decode[:, 0], 1.0)
+    met = np.sort(decode[:, 1 : 1 + len(fit.cost.knots)].sum(axis=1) / steps)
     borders = [0.0]
-    for quantile in SEGMENT_QUANTILES:
-        at = float(batch[order][np.searchsorted(share, quantile)])
-        if max(CURVED_FROM_BATCH, 1.5 * borders[-1]) <= at <= LAST_SEGMENT * batch.max():
-            borders.append(at)
+    border = CURVED_FROM_BATCH
+    while len(met) - np.searchsorted(met, border) >= CALLS_OF_SEGMENT:
+        if np.searchsorted(met, border) - np.searchsorted(met, borders[-1]) >= CALLS_OF_SEGMENT:
+            borders.append(border)
+        border *= 2
     return tuple(borders)
 
 
