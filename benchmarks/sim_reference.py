@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +45,7 @@ class Shape:
     prompt: int
     output: int
     chain: bool
-    retry: Retry = Retry()
+    retry: Retry = field(default_factory=Retry)
 
 
 SHAPES = {

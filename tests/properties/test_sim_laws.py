@@ -10,10 +10,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from sojourn.sim.events import SAMPLE, TIMER, WORK, EventLoop
-from sojourn.sim.replica import Replica, Sequence, StepTable
-from sojourn.sim.simulate import simulate
 from tests.sim.making import (
     call,
     columns,
@@ -26,6 +22,10 @@ from tests.sim.making import (
     visit,
 )
 
+from sojourn.sim.events import SAMPLE, TIMER, WORK, EventLoop
+from sojourn.sim.replica import Replica, Sequence, StepTable
+from sojourn.sim.simulate import simulate
+
 TABLES = ("requests", "calls", "spans", "engine_samples")
 few = settings(max_examples=60, deadline=None)
 
@@ -37,8 +37,8 @@ def scenarios(draw, *, most=30):
     count = draw(st.integers(1, most))
     programs = []
     for _ in range(count):
-        steps, group = [], 0
-        for _ in range(rng.integers(1, 5)):
+        steps = []
+        for group in range(rng.integers(1, 5)):
             for _ in range(rng.integers(1, 3)):
                 kind = rng.choice(["call", "station", "delay"], p=[0.5, 0.35, 0.15])
                 if kind == "call":
@@ -56,7 +56,6 @@ def scenarios(draw, *, most=30):
                     steps.append(visit(name, rng.exponential(0.3), group=group))
                 else:
                     steps.append(delay(rng.exponential(0.1), group=group))
-            group += 1
         programs.append(steps)
     arrivals = np.cumsum(rng.exponential(draw(st.sampled_from([0.02, 0.1, 0.5])), count))
     samples = rng.exponential(0.3, 20)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-
-from sojourn.sim.simulate import simulate
 from tests.sim.making import call, columns, engine, fleet, scenario, step_model
 from tests.theory.test_queues import agrees, erlang_c, poisson
+
+from sojourn.sim.simulate import simulate
 
 
 def test_one_slot_and_steps_of_one_length_is_md1():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from sojourn.sim.simulate import simulate
 from tests.sim.making import fleet, scenario, station, visit
 from tests.theory.test_queues import agrees, poisson
+
+from sojourn.sim.simulate import simulate
 
 
 @pytest.mark.parametrize(("chance", "retries"), [(0.1, 3), (0.5, 3), (0.6, 1), (0.9, 3)])
