@@ -93,8 +93,8 @@ class Recorder:
         return (Issue(action="noted", reason=reason, count=self.refused_calls, example=""),)
 
 
-def _columns(rows: Rows[tuple[Any, ...]], width: int) -> list[tuple[Any, ...]]:
-    return list(zip(*rows, strict=True)) if rows else [()] * width
+def _columns(rows: Rows[tuple[Any, ...]], width: int) -> list[list[Any]]:
+    return [[row[place] for row in rows] for place in range(width)]
 
 
 def _text(numbers: Rows[int | None]) -> pa.Array:
