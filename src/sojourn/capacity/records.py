@@ -117,7 +117,8 @@ class StationModel(Record):
     `service_samples_s` (at most 500) are times of work without waiting; a retry's visit draws
     from them. `servers` None: no limit (an external service whose latency does not depend on
     our load). A visit over `timeout_s` is given up: skipped (and the request degraded) when
-    `optional`, else the attempt fails.
+    `optional`, else the attempt fails. Stations that name one `pool` share its workers (four
+    tools behind one tool server); the pool has the largest of their `servers`.
     """
 
     name: str
@@ -131,6 +132,7 @@ class StationModel(Record):
     usd_per_call: float = 0.0
     provenance: Provenance = Provenance.MEASURED
     note: str = ""
+    pool: str | None = Field(None, description="Worker pool shared with other stations.")
 
 
 class Fleet(Record):
