@@ -53,7 +53,6 @@ class Context:
     profile: Profile
     diagnosis: Diagnosis
     load: EngineLoad = EngineLoad()
-    weights_read_s: float | None = None
 
     def verdicts(self, wanted: frozenset[Bottleneck]) -> list[Verdict]:
         """The verdicts, sure enough, that name one of the bottlenecks."""

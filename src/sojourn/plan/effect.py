@@ -105,7 +105,9 @@ def effect(before: Sequence[Trial], after: Sequence[Trial], config: Config) -> E
 Pair = tuple[Judged, Judged, npt.NDArray[np.int64]]
 
 
-def _order(wanted: npt.NDArray[np.object_], found: npt.NDArray[np.object_]) -> npt.NDArray[np.int64]:
+def _order(
+    wanted: npt.NDArray[np.object_], found: npt.NDArray[np.object_]
+) -> npt.NDArray[np.int64]:
     """Rows of `found` in the order of `wanted`: both hold the same requests."""
     if len(wanted) == len(found) and (wanted == found).all():
         return np.arange(len(wanted))
@@ -131,8 +133,9 @@ def _worse(pairs: Sequence[Pair]) -> tuple[str, ...]:
         if new - old < -WORSE_ATTAINMENT:
             said.append(f"{name}: attainment {format_share(old)} to {format_share(new)}")
         elif np.isnan(old):
-            tails = [(quantile(b.e2e_s[m], TAIL), quantile(a.e2e_s[at][m], TAIL))
-                     for b, a, at, m in rows]
+            tails = [
+                (quantile(b.e2e_s[m], TAIL), quantile(a.e2e_s[at][m], TAIL)) for b, a, at, m in rows
+            ]
             old, new = (float(np.mean([pair[side] for pair in tails])) for side in (0, 1))
             if new > old * (1 + WORSE_P99):
                 said.append(f"{name}: P99 {format_seconds(old)} to {format_seconds(new)}")

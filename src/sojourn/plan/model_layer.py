@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
+from sojourn.capacity import catalogue, memory, roofline
 from sojourn.capacity.records import Fleet, StepModel
 from sojourn.interval import Excuse
 from sojourn.plan.action import (
@@ -86,32 +85,37 @@ def _speculative(stream: Stream, fleet: Fleet, context: Context) -> Changed | Ex
 
 
 def _quantise(stream: Stream, fleet: Fleet, context: Context) -> Changed | Excuse:
-    """T' = T - T_weights (1 - bytes'/bytes), T_weights the time to read the weights once.
+    """T' = T x roofline(fp8 weights) / roofline(weights of today), batch by batch.
 
-    The gain fades to nothing where the step takes twice as long as at batch 1: there computing,
-    not reading, sets the pace.
+    The ratio of two rooflines knows where reading weights ends and computing begins, and what
+    does not shrink (KV, all-reduce); the fitted step keeps its own level. Prefill is left as it
+    is: it computes, and kernels that only store fp8 gain nothing there. Freed memory is KV.
+    Wrong when: the kernel dequantises (slower at large batches), or the card has no fp8 units.
     """
-    dtype = context.config.deployment.weight_dtype.lower()
-    now = BYTES.get(dtype)
-    if now is None or now <= 1.0:
+    deployment = context.config.deployment
+    dtype = deployment.weight_dtype.lower()
+    if BYTES.get(dtype, 0.0) <= 1.0:
         return Excuse(reason=f"The weights are {dtype} already; a smaller one is not assumed")
-    if context.weights_read_s is None:
+    if deployment.model is None or deployment.accelerator is None:
         return Excuse(
             reason="The share of a step that reads weights is unknown",
             collect=("set deployment.model and deployment.accelerator",),
         )
+    model, gpu = catalogue.model(deployment.model), catalogue.gpu(deployment.accelerator)
+    smaller = deployment.model_copy(update={"weight_dtype": "fp8"})
+    now = roofline.step_model(model, gpu, deployment)
+    then = roofline.step_model(model, gpu, smaller)
     step = fleet.engine.step
-    first = step.decode_step_s(1, 0.0)
-    base = np.array([step.decode_step_s(b, 0.0) for b in step.batches])
-    memory_bound = np.clip(2 - base / first, 0.0, 1.0) * (np.array(step.batches) > 0)
-    saved = min(context.weights_read_s, first) * (1 - BYTES["fp8"] / now)
-    changed = with_step(fleet, base_s=tuple((base - saved * memory_bound).tolist()))
-    memory = fleet.engine.memory
-    if memory is not None and memory.kv_gib > 0:
-        freed = memory.weights_gib * (1 - BYTES["fp8"] / now)
-        blocks = int(fleet.engine.kv_blocks * (1 + freed / memory.kv_gib))
-        changed = with_engine(changed, kv_blocks=blocks)
-    return stream, changed
+    base = tuple(
+        value * min(1.0, then.decode_step_s(batch, 0.0) / now.decode_step_s(batch, 0.0))
+        if batch
+        else value
+        for batch, value in zip(step.batches, step.base_s, strict=True)
+    )
+    room = memory.memory(model, gpu, smaller).kv_tokens
+    room_now = max(memory.memory(model, gpu, deployment).kv_tokens, 1)
+    blocks = int(fleet.engine.kv_blocks * max(1.0, room / room_now))
+    return stream, with_engine(with_step(fleet, base_s=base), kv_blocks=blocks)
 
 
 MODEL_ACTIONS: Final = (

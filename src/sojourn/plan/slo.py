@@ -33,7 +33,9 @@ from sojourn.capacity.records import Fleet
 from sojourn.config import Config, Slo
 from sojourn.interval import Interval
 from sojourn.plan.estimates import Bools, Floats, quantile_interval, share_interval
+from sojourn.plan.columns import floats, texts
 from sojourn.plan.records import Outcome
+from sojourn.plan.usage import Usage, usage
 from sojourn.trace.tables import Tables
 from sojourn.units import S_PER_HOUR
 
@@ -124,16 +126,6 @@ class Standing:
         )
 
 
-def _floats(table: pa.Table, name: str) -> Floats:
-    column = pc.cast(table.column(name).combine_chunks(), pa.float64())
-    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=float)
-
-
-def _texts(table: pa.Table, name: str, default: str) -> npt.NDArray[np.object_]:
-    column = pc.fill_null(table.column(name).combine_chunks(), default)
-    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=object)
-
-
 @dataclass(frozen=True)
 class _Finals:
     """Of the last call of each request: times, tokens, and its attempt (NaN without a call)."""
@@ -151,10 +143,10 @@ def _final_calls(requests: pa.Table, calls: pa.Table) -> _Finals:
     if not calls.num_rows or not n:
         return _Finals(empty, empty, empty, empty, empty)
     found = pc.index_in(calls.column("request_id"), value_set=requests.column("request_id"))
-    owner = np.nan_to_num(_floats(pa.table({"owner": found}), "owner"), nan=-1).astype(np.int64)
-    attempt = np.nan_to_num(_floats(calls, "attempt"))
-    arrival = _floats(calls, "arrival_s")
-    turn = np.nan_to_num(_floats(calls, "turn"), nan=0.0)
+    owner = np.nan_to_num(floats(pa.table({"owner": found}), "owner"), nan=-1).astype(np.int64)
+    attempt = np.nan_to_num(floats(calls, "attempt"))
+    arrival = floats(calls, "arrival_s")
+    turn = np.nan_to_num(floats(calls, "turn"), nan=0.0)
     order = np.lexsort((arrival, turn, attempt, owner))
     owner = owner[order]
     last = np.flatnonzero(np.append(owner[1:] != owner[:-1], True))
@@ -167,25 +159,25 @@ def _final_calls(requests: pa.Table, calls: pa.Table) -> _Finals:
         return out
 
     return _Finals(
-        first_token_s=spread(_floats(calls, "first_token_s")),
-        end_s=spread(_floats(calls, "end_s")),
-        output_tokens=spread(_floats(calls, "output_tokens")),
-        input_tokens=spread(_floats(calls, "input_tokens")),
+        first_token_s=spread(floats(calls, "first_token_s")),
+        end_s=spread(floats(calls, "end_s")),
+        output_tokens=spread(floats(calls, "output_tokens")),
+        input_tokens=spread(floats(calls, "input_tokens")),
         attempt=spread(attempt),
     )
 
 
 def judge(tables: Tables, config: Config) -> Judged:
     """Every request measured and held against the SLO of its bucket."""
-    arrival = _floats(tables.requests, "arrival_s")
+    arrival = floats(tables.requests, "arrival_s")
     requests = tables.requests.take(pa.array(np.argsort(arrival, kind="stable")))
-    arrival, end = _floats(requests, "arrival_s"), _floats(requests, "end_s")
-    status = _texts(requests, "status", "")
+    arrival, end = floats(requests, "arrival_s"), floats(requests, "end_s")
+    status = texts(requests, "status", "")
     status[(status == "") & ~np.isnan(end)] = "ok"
     failed = np.isin(status, ["error", "timeout", "shed"])
     ok = status == "ok"
     finals = _final_calls(requests, tables.calls)
-    attempts = _floats(requests, "attempts")
+    attempts = floats(requests, "attempts")
     attempts = np.where(np.isnan(attempts), np.nan_to_num(finals.attempt) + 1, attempts)
 
     e2e = np.where(status == "shed", np.nan, end - arrival)
@@ -200,10 +192,10 @@ def judge(tables: Tables, config: Config) -> Judged:
     degraded = pc.fill_null(pc.list_value_length(requests.column("degraded")), 0)
     success = pc.fill_null(requests.column("success"), True)
     measured = {"ttft_s": ttft, "tpot_s": tpot, "e2e_s": e2e}
-    bucket = _texts(requests, "bucket", NO_BUCKET)
+    bucket = texts(requests, "bucket", NO_BUCKET)
     verdicts = _against_slo(bucket, status, measured, finals.input_tokens, config)
     return Judged(
-        request_id=_texts(requests, "request_id", ""),
+        request_id=texts(requests, "request_id", ""),
         bucket=bucket,
         arrival_s=arrival,
         e2e_s=e2e,
@@ -300,73 +292,6 @@ def slo_held(tables: Tables, config: Config) -> bool | None:
     """Whether every bucket holds its SLO; None where none could be judged."""
     found = standings(judge(tables, config), config)
     return all(standing.held for standing in found.values()) if found else None
-
-
-@dataclass(frozen=True)
-class Usage:
-    """What a run used and cost. None where not known."""
-
-    usd_per_hour: float | None
-    engine_busy: float | None
-
-
-def usage(tables: Tables, config: Config, fleet: Fleet | None) -> Usage:
-    """Price per hour (replicas x price + station visits x price) and the engine's busy share.
-
-    Without any price, the cost booked on the requests is taken where the source has it.
-    """
-    arrivals = _floats(tables.requests, "arrival_s")
-    hours = (np.ptp(arrivals) if arrivals.size > 1 else 0.0) / S_PER_HOUR
-    hourly = _engine_usd_per_hour(config, fleet)
-    per_visit = {name: s.usd_per_call for name, s in config.stations.items() if s.usd_per_call}
-    if fleet is not None:
-        per_visit |= {name: s.usd_per_call for name, s in fleet.stations.items() if s.usd_per_call}
-    visits = 0.0
-    if per_visit and hours > 0:
-        counts = pc.value_counts(tables.spans.column("name")).to_pylist()
-        visits = sum(c["counts"] * per_visit.get(c["values"] or "", 0.0) for c in counts) / hours
-    total = None if hourly is None and not per_visit else (hourly or 0.0) + visits
-    if total is None and hours > 0:
-        booked = pc.sum(tables.requests.column("cost_usd")).as_py()
-        total = None if booked is None else booked / hours
-    return Usage(usd_per_hour=total, engine_busy=_engine_busy(tables, fleet))
-
-
-def _engine_usd_per_hour(config: Config, fleet: Fleet | None) -> float | None:
-    price = config.deployment.usd_per_replica_hour
-    replicas = config.deployment.replicas
-    if fleet is not None:
-        replicas = fleet.engine.replicas
-        own = fleet.engine.usd_per_replica_hour
-        price = own if own is not None else price
-    return None if price is None else price * replicas
-
-
-def _engine_busy(tables: Tables, fleet: Fleet | None) -> float | None:
-    """Share of time an engine replica has work: device samples, else the union of its calls."""
-    sampled = tables.engine_samples.column("gpu_busy")
-    mean = pc.mean(sampled).as_py() if tables.engine_samples.num_rows else None
-    if mean is not None:
-        return float(mean)
-    start, end = _floats(tables.calls, "scheduled_s"), _floats(tables.calls, "end_s")
-    replica = _texts(tables.calls, "replica", "")
-    known = ~(np.isnan(start) | np.isnan(end)) & (end > start)
-    if not known.any():
-        return None
-    span = float(end[known].max() - _floats(tables.calls, "arrival_s").min())
-    names = sorted(set(replica[known].tolist()))
-    busy = sum(_union_s(start[known & (replica == r)], end[known & (replica == r)]) for r in names)
-    replicas = max(len(names), fleet.engine.replicas if fleet is not None else 1)
-    return min(1.0, busy / (span * replicas)) if span > 0 else None
-
-
-def _union_s(start: Floats, end: Floats) -> float:
-    """Length of the union of intervals."""
-    order = np.argsort(start)
-    start, end = start[order], end[order]
-    reach = np.maximum.accumulate(end)
-    gaps = np.maximum(0.0, start[1:] - reach[:-1]).sum()
-    return float(reach[-1] - start[0] - gaps)
 
 
 def outcome(tables: Tables, config: Config, fleet: Fleet | None = None) -> Outcome:

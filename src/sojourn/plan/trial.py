@@ -11,7 +11,8 @@ import numpy as np
 from sojourn.capacity.records import Fleet
 from sojourn.config import Config
 from sojourn.plan.action import EngineLoad, engine_load, integers, texts
-from sojourn.plan.slo import Judged, Usage, judge, usage
+from sojourn.plan.slo import Judged, judge
+from sojourn.plan.usage import Usage, usage
 from sojourn.sim.scenario import Scenario, SimRun
 from sojourn.sim.simulate import simulate
 from sojourn.workload.stream import Stream
@@ -36,7 +37,9 @@ def silent(_text: str, _fraction: float) -> None:
 
 def trial_of(run: SimRun, config: Config, fleet: Fleet) -> Trial:
     """A finished run, judged."""
-    return Trial(judge(run.tables, config), usage(run.tables, config, fleet), engine_load(run.tables))
+    return Trial(
+        judge(run.tables, config), usage(run.tables, config, fleet), engine_load(run.tables)
+    )
 
 
 def run(scenario: Scenario, config: Config) -> Trial:
@@ -72,7 +75,10 @@ def with_dropped(trial: Trial, before: Stream, after: Stream) -> Trial:
     """Requests that lost steps to an action count as degraded."""
     if before.steps is after.steps or before.steps.num_rows == after.steps.num_rows:
         return trial
-    ids_before, ids_after = texts(before.requests, "request_id"), texts(after.requests, "request_id")
+    ids_before, ids_after = (
+        texts(before.requests, "request_id"),
+        texts(after.requests, "request_id"),
+    )
     had = Counter(ids_before[integers(before, "request")].tolist())
     has = Counter(ids_after[integers(after, "request")].tolist())
     lost = [name for name, count in had.items() if has[name] < count]
