@@ -1,0 +1,1 @@
+"""Rows of the catalogue: figures with their sources, no code."""

@@ -1,0 +1,139 @@
+"""`ModelSpec`: what a model is made of, as far as time and memory depend on it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from sojourn.interval import Sourced
+from sojourn.records import Record
+
+
+class AttentionKind(StrEnum):
+    """How a layer remembers: what it caches per token, and how far back it looks."""
+
+    FULL = "full"
+    SLIDING = "sliding"
+    LATENT = "latent"
+    LINEAR = "linear"
+
+
+class AttentionLayers(Record):
+    """Equal attention (or linear-attention) layers. Per-layer figures."""
+
+    kind: AttentionKind
+    layers: int
+    parameters: int
+    kv_values_per_token: int = Field(0, description="Cached numbers per token (K and V together).")
+    kv_heads: int = Field(1, description="Heads the cache can be split over; 1 for latent.")
+    window: int | None = Field(None, description="Tokens it looks back; None: all.")
+    score_prefill: int = Field(
+        0, description="Multiply-adds per pair of token and context token, prefill form."
+    )
+    score_decode: int = Field(
+        0, description="The same in decode (latent attention works on the latent there)."
+    )
+    state_bytes_per_request: int = Field(
+        0, description="Constant memory per request (linear layers), bytes."
+    )
+
+
+class MlpLayers(Record):
+    """Equal feed-forward layers. Per-layer figures."""
+
+    layers: int
+    dense_parameters: int = Field(description="Used by every token: dense, shared, router.")
+    experts: int = 0
+    experts_per_token: int = 0
+    expert_parameters: int = Field(0, description="Of one expert.")
+
+
+class ModelSpec(Record):
+    """A model. Counts of parameters are computed from its config.
+
+    `checkpoint_dtype` is how its published weights are stored: bf16, fp16, fp32, fp8, int8,
+    int4, mxfp4, nvfp4.
+    """
+
+    name: str
+    architecture: str
+    hidden_size: int
+    vocab_size: int
+    intermediate_size: int = Field(description="Widest feed-forward one token passes, all in all.")
+    max_model_len: int | None
+    attention: tuple[AttentionLayers, ...]
+    mlp: tuple[MlpLayers, ...]
+    embedding_parameters: int
+    head_parameters: int = Field(description="Of the output head; 0 when tied to the embedding.")
+    norm_parameters: int
+    vision_parameters: int = 0
+    checkpoint_dtype: str = "bf16"
+    source: str
+    facts: dict[str, Sourced] = Field(
+        default_factory=dict, description="Published figures, with their source."
+    )
+
+    @property
+    def layers(self) -> int:
+        """Blocks that end in an all-reduce under tensor parallelism: attention and MLP, halved."""
+        blocks = sum(a.layers for a in self.attention) + sum(m.layers for m in self.mlp)
+        return (blocks + 1) // 2
+
+    @property
+    def attention_parameters(self) -> int:
+        """Of all attention and linear-attention layers."""
+        return sum(a.layers * a.parameters for a in self.attention)
+
+    @property
+    def dense_mlp_parameters(self) -> int:
+        """Of all feed-forward layers, routed experts left out."""
+        return sum(m.layers * m.dense_parameters for m in self.mlp)
+
+    @property
+    def expert_parameters(self) -> int:
+        """Of all routed experts."""
+        return sum(m.layers * m.experts * m.expert_parameters for m in self.mlp)
+
+    @property
+    def block_parameters(self) -> int:
+        """Matrix parameters of the blocks that every token uses."""
+        return self.attention_parameters + self.dense_mlp_parameters
+
+    @property
+    def parameters(self) -> int:
+        """All parameters, the vision encoder included."""
+        return (
+            self.block_parameters
+            + self.expert_parameters
+            + self.embedding_parameters
+            + self.head_parameters
+            + self.norm_parameters
+            + self.vision_parameters
+        )
+
+    @property
+    def active_block_parameters(self) -> int:
+        """Matrix parameters one token is multiplied with in the blocks (no embedding, no head)."""
+        routed = sum(m.layers * m.experts_per_token * m.expert_parameters for m in self.mlp)
+        return self.block_parameters + routed
+
+    @property
+    def output_parameters(self) -> int:
+        """Matrix parameters of the step from hidden state to vocabulary (tied or not)."""
+        return self.head_parameters or self.embedding_parameters
+
+    @property
+    def active_parameters(self) -> int:
+        """As model cards count it: everything but the experts a token is not sent to."""
+        return (
+            self.active_block_parameters
+            + self.embedding_parameters
+            + self.head_parameters
+            + self.norm_parameters
+        )
+
+    @property
+    def is_moe(self) -> bool:
+        """Whether it has routed experts."""
+        return any(m.experts for m in self.mlp)
