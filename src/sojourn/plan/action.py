@@ -92,6 +92,8 @@ class Action:
     always: bool = False
     live: bool = False
     """Whether it can be switched while serving, without a deploy: a rung of the degrade ladder."""
+    implies: frozenset[str] = frozenset()
+    """Names of actions that add nothing beside it."""
 
     def called_for(self, context: Context) -> list[Verdict]:
         """The verdicts that open it; empty where none does."""

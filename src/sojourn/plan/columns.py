@@ -20,5 +20,3 @@ def texts(table: pa.Table, name: str, default: str) -> npt.NDArray[np.object_]:
     """A text column, nulls as `default`."""
     column = pc.fill_null(table.column(name).combine_chunks(), default)
     return np.asarray(column.to_numpy(zero_copy_only=False), dtype=object)
-
-

@@ -28,6 +28,8 @@ from sojourn.units import format_seconds, format_share
 TAIL: Final = 0.99
 MATERIAL: Final = 0.02
 """Relative change of P99 below which nobody would notice, whatever its interval says."""
+FEWER_DEGRADED: Final = 0.02
+"""Two points fewer degraded answers are a gain of their own."""
 WORSE_ATTAINMENT: Final = 0.005
 """Half a point less attainment in a bucket is said aloud."""
 WORSE_P99: Final = 0.05
@@ -61,11 +63,17 @@ class Effect:
 
     @property
     def loses(self) -> bool:
-        """Whether fewer requests meet the SLO, beyond noise; without one, whether P99 or errors
-        grow."""
-        if self.attainment_change is not None:
-            return self.attainment_change.high < 0
-        return self.p99_change_s.low > 0
+        """Whether fewer requests meet the SLO beyond noise, or as many with a longer P99."""
+        if self.attainment_change is not None and self.attainment_change.high < 0:
+            return True
+        longer = self.p99_change_s.low > 0 and self.p99_reduction <= -MATERIAL
+        return longer and not self.attains
+
+    @property
+    def helps(self) -> bool:
+        """Whether it is worth adding to others: it gains, or spares users degraded answers."""
+        spares = self.degraded_change <= -FEWER_DEGRADED and self.error_change <= 0
+        return not self.loses and (self.attains or self.shortens or spares)
 
 
 def effect(before: Sequence[Trial], after: Sequence[Trial], config: Config) -> Effect | None:

@@ -2,8 +2,8 @@
 
 Loads are today's stream times a factor (`workload.scaling.scale`: nested streams, so a higher
 load holds every request of a lower one). The factor is bracketed, then bisected to 2%, each load
-run under every seed and their requests judged together; the interval runs from the largest load
-that every seed holds to the smallest that every seed breaks.
+run under every seed and their requests judged together; the interval spans what each seed alone
+would say. A seed draws the simulator's luck and which requests are thinned or doubled.
 """
 
 from __future__ import annotations
@@ -175,17 +175,12 @@ def _worst(found: dict[str, Standing]) -> Standing:
 
 def _found(search: _Search, low: float, high: float) -> Holding:
     rate = search.stream.requests.num_rows / max(search.stream.duration_s, 1e-9)
-    factors = search.factors
-    safe = [low]
-    broken = [high]
-    for seed in search.seeds:
-        held = {f: search.held(f, [seed]) for f in factors}
-        first_break = min((f for f in factors if not held[f]), default=high)
-        safe.append(max((f for f in factors if f < first_break), default=min(factors)))
-        last_held = max((f for f in factors if held[f]), default=low)
-        broken.append(min((f for f in factors if f > last_held), default=max(factors)))
+    each = [_of_seed(search, seed, low=low, high=high) for seed in search.seeds]
     interval = Interval(
-        low=min(safe), mid=low, high=max(broken), confidence=search.config.analysis.confidence
+        low=min(low, *(pair[0] for pair in each)),
+        mid=low,
+        high=max(high, *(pair[1] for pair in each)),
+        confidence=search.config.analysis.confidence,
     )
     worst = _worst(search.standings(high, search.seeds))
     uses = [search.used[high, seed] for seed in search.seeds]
@@ -198,6 +193,22 @@ def _found(search: _Search, low: float, high: float) -> Holding:
         binds=f"{binds} ({mean[binds]:.0%} used in the peak window)",
         curve=_curve(search, low),
     )
+
+
+def _of_seed(search: _Search, seed: int, *, low: float, high: float) -> tuple[float, float]:
+    """The bracket of one seed alone: from the loads run, then bisected where that is wide."""
+    held = {f: search.held(f, [seed]) for f in search.factors}
+    above = min((f for f in held if not held[f] and f >= low), default=high)
+    below = max((f for f in held if held[f] and f < above), default=min(held))
+    if not held[below]:
+        return below, above
+    while above > below * (1 + TOLERANCE):
+        middle = round((below * above) ** 0.5, 4)
+        if search.held(middle, [seed]):
+            below = middle
+        else:
+            above = middle
+    return below, above
 
 
 def _curve(search: _Search, held: float) -> tuple[tuple[float, float, float], ...]:

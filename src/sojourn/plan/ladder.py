@@ -44,10 +44,11 @@ def ladder(
     actions: Sequence[Action],
 ) -> tuple[Rung, ...]:
     """Rungs from the ranked actions; empty where none can be switched while serving."""
-    live = {action.name for action in actions if action.live}
-    steps = sorted(
-        (r for r in ranked if r.name in live and r.name in ORDER), key=lambda r: ORDER.index(r.name)
-    )
+    live = {action.name: action for action in actions if action.live and action.name in ORDER}
+    steps: list[Ranked] = []
+    for step in sorted((r for r in ranked if r.name in live), key=lambda r: ORDER.index(r.name)):
+        if not any(step.name in live[earlier.name].implies for earlier in steps):
+            steps.append(step)
     if not steps:
         return ()
     binding = capacity.binding if capacity.resources else None

@@ -23,7 +23,7 @@ from sojourn.capacity.records import CapacityModel, Fleet
 from sojourn.config import Config
 from sojourn.interval import Excuse
 from sojourn.plan import scoring
-from sojourn.plan.action import Action, Changed, Context
+from sojourn.plan.action import Action, Changed, Context, engine_load
 from sojourn.plan.actions import ACTIONS
 from sojourn.plan.effect import Effect, effect, outcome_of
 from sojourn.plan.holding import holding
@@ -94,7 +94,8 @@ def rank(case: Case, *, progress: Progress | None = None) -> Plan:
         config = case.config.model_copy(update={"analysis": analysis})
         case, baseline = replace(case, config=config), baseline[:1]
     before = outcome_of(baseline, case.config)
-    context = Context(case.config, case.profile, case.diagnosis, baseline[0].load)
+    load = replace(baseline[0].load, gpu_share=engine_load(case.tables).gpu_share)
+    context = Context(case.config, case.profile, case.diagnosis, load)
     opened, refused = _opened(case, context)
     tried = _try_all(case, context, opened, baseline=baseline, tell=tell)
     ranked, not_worth = _decide(case, tried, before)
@@ -234,7 +235,7 @@ def _decide(
     rivals = [
         (t.action.title, t.effect, t.price)
         for t in tried
-        if not t.action.always and scoring.refusal(t.effect) is None
+        if not t.action.always and scoring.refusal(t.effect, before) is None
     ]
     ranked, refused = [], []
     for t in tried:
@@ -243,7 +244,7 @@ def _decide(
                 t.effect, before, case.diagnosis, price=t.price, rivals=rivals
             )
         else:
-            excuse = scoring.refusal(t.effect)
+            excuse = scoring.refusal(t.effect, before)
         if excuse is None:
             ranked.append(_ranked(t, before))
         else:
@@ -328,6 +329,8 @@ def _bundle(
     for candidate in worth[1:]:
         if len(kept) == MAX_BUNDLE:
             break
+        if any(candidate.action.name in t.action.implies for t in kept):
+            continue
         changed = candidate.action.apply(*current, context)
         if isinstance(changed, Excuse):
             continue
@@ -335,7 +338,8 @@ def _bundle(
         runs = run_all(scenarios, case.config, jobs=case.jobs)
         after = [with_dropped(trial, case.stream, changed[0]) for trial in runs]
         step = effect(trials, after, case.config)
-        if step is not None and not step.loses and (step.attains or step.shortens):
+        if step is not None and step.helps:
+            kept = [t for t in kept if t.action.name not in candidate.action.implies]
             kept, trials, current = [*kept, candidate], after, changed
     total = effect(baseline, trials, case.config)
     if len(kept) < 2 or total is None:
@@ -376,6 +380,7 @@ def _prices(kept: Sequence[_Tried]) -> Price:
         risk=worst(scoring.RISK, "risk"),
         effort=worst(scoring.EFFORT, "effort"),
         note="; ".join(dict.fromkeys(t.price.note for t in kept if t.price.note)),
+        unpriced=any(t.price.unpriced for t in kept),
     )
 
 

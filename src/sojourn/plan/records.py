@@ -37,6 +37,7 @@ class Price(Record):
     risk: str = Field("low", description="low, medium, high.")
     effort: str = Field("hours", description="minutes, hours, days, weeks.")
     note: str = ""
+    unpriced: bool = Field(False, description="Something is to be bought whose price is unknown.")
 
 
 class Ranked(Record):

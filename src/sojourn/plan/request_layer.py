@@ -223,6 +223,7 @@ REQUEST_ACTIONS: Final = (
         source=_RETRY_SOURCE,
         wrong_when="timeouts come from single slow draws that a second try would escape, not load",
         live=True,
+        implies=frozenset({"fewer_attempts"}),
     ),
     Action(
         name="degrade_on_timeout",
@@ -237,6 +238,7 @@ REQUEST_ACTIONS: Final = (
         " Google SRE book, chapter 22 (graceful degradation)",
         wrong_when="a partial answer is worth nothing to the user: check the task's success",
         live=True,
+        implies=frozenset({"no_blind_retries", "fewer_attempts"}),
     ),
     Action(
         name="fewer_attempts",

@@ -31,4 +31,3 @@ def runway(
         order_by_weeks=max(0.0, weeks.low - lead_weeks),
         note="The SLO is missed at today's load already" if missed else held.breaks,
     )
-

@@ -5,9 +5,10 @@
 `benefit` is the share of today's SLO misses that the action removes (weight 0.75) and the relative
 cut of P99 (weight 0.25), both simulated; where no SLO is set, or it is held already, the cut of
 P99 less the points of errors added. `burden` is the relative rise of the cost per successful
-request, plus one mark each for quality, risk and effort, plus half the share of requests that the
-action degrades. The marks order actions of like effect; they are set so that no single mark halves
-the score except weeks of work, high risk or harm users can see on every request.
+request (half of it again where something must be bought whose price is unknown: settings come
+before purchases), plus one mark each for quality, risk and effort, plus half the share of requests
+that the action degrades. The marks order actions of like effect; none of them alone halves a
+score, and weeks of work, high risk and visible harm weigh most.
 
 Adding GPUs (`scale_out`) is recommended when all of these hold, and refused with numbers else:
 
@@ -37,6 +38,7 @@ QUALITY: Final = {"none": 0.0, "slight": 0.15, "visible": 0.4}
 RISK: Final = {"low": 0.0, "medium": 0.2, "high": 0.6}
 EFFORT: Final = {"minutes": 0.0, "hours": 0.05, "days": 0.2, "weeks": 0.6}
 DEGRADED_WEIGHT: Final = 0.5
+UNPRICED: Final = 0.5
 MATERIAL_P99: Final = 0.20
 MATERIAL_MISSES: Final = 0.50
 NEGLIGIBLE_COST: Final = 1.02
@@ -53,7 +55,7 @@ def benefit(found: Effect) -> float:
 
 def burden(found: Effect, price: Price) -> float:
     """Relative rise of cost, and the marks."""
-    cost = max(0.0, (found.cost_ratio or 1.0) - 1.0)
+    cost = max(0.0, (found.cost_ratio or 1.0) - 1.0) + UNPRICED * price.unpriced
     marks = QUALITY[price.quality] + RISK[price.risk] + EFFORT[price.effort]
     return cost + marks + DEGRADED_WEIGHT * max(0.0, found.degraded_change)
 
@@ -80,10 +82,10 @@ def in_words(found: Effect, before: Outcome) -> str:
     return text
 
 
-def refusal(found: Effect) -> Excuse | None:
+def refusal(found: Effect, before: Outcome) -> Excuse | None:
     """Why a simulated action is not worth it, or None where it is."""
     if found.loses:
-        return Excuse(reason="Simulated, it makes things worse")
+        return Excuse(reason=f"Simulated, it makes things worse: {in_words(found, before)}")
     if found.attainment_change is None and found.error_change > max(0.0, found.p99_reduction):
         return Excuse(reason="Simulated, it adds more errors than it cuts of the P99")
     if found.attains or found.shortens:
@@ -135,7 +137,9 @@ def scale_out_refusal(
     if found.loses:
         return Excuse(reason=f"{figures}, and it makes things worse")
     for title, other, its_price in rivals:
-        free = its_price.quality == "none" and (other.cost_ratio or 1.0) <= NEGLIGIBLE_COST
+        free = its_price.quality == "none" and not its_price.unpriced
+        if free and (other.cost_ratio or 1.0) > NEGLIGIBLE_COST:
+            continue
         if free and other.degraded_change <= 0 and benefit(other) >= benefit(found):
             return Excuse(reason=f"{figures}. {title} brings as much and costs nothing")
     return None

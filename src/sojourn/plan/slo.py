@@ -32,8 +32,8 @@ from sojourn.attribution.records import ALL
 from sojourn.capacity.records import Fleet
 from sojourn.config import Config, Slo
 from sojourn.interval import Interval
-from sojourn.plan.estimates import Bools, Floats, quantile_interval, share_interval
 from sojourn.plan.columns import floats, texts
+from sojourn.plan.estimates import Bools, Floats, quantile_interval, share_interval
 from sojourn.plan.records import Outcome
 from sojourn.plan.usage import Usage, usage
 from sojourn.trace.tables import Tables
@@ -118,11 +118,15 @@ class Standing:
         """The target that breaks, in words."""
         target = self.worst
         value = getattr(self.slo, target, None)
-        limit = f"{target} {value:g}" if value is not None else "requests without an error"
         met = 1 - self.by_target[target] / max(self.requests, 1)
+        what = (
+            f"{met:.1%} of its requests end without an error"
+            if value is None
+            else f"{met:.1%} of its requests meet {target} {value:g}"
+        )
         return (
-            f"{self.bucket}: {limit} met by {met:.1%} of its requests, all targets together by"
-            f" {self.attainment:.1%} (needed {self.slo.percentile:.1%})"
+            f"{self.bucket}: {what}, {self.attainment:.1%} meet every target"
+            f" ({self.slo.percentile:.1%} needed)"
         )
 
 

@@ -37,6 +37,7 @@ STATION_OF: Final = {
     Bottleneck.TOOL: Stage.TOOL,
     Bottleneck.GATEWAY: Stage.GATEWAY,
 }
+_OUTSIDE: Final = frozenset(STATION_OF)
 ENGINE_BOTTLENECKS: Final = frozenset(
     {
         Bottleneck.QUEUE_ADMISSION,
@@ -51,9 +52,9 @@ ENGINE_BOTTLENECKS: Final = frozenset(
 
 
 def _blamed(fleet: Fleet, context: Context) -> list[StationModel]:
-    """Stations of the stages that a verdict names; all of them when retries are blamed alone."""
-    stages = {STATION_OF[v.bottleneck].value for v in context.verdicts(frozenset(STATION_OF))}
-    return [s for s in fleet.stations.values() if s.stage in stages or not stages]
+    """Stations of the stages that a verdict names."""
+    stages = {STATION_OF[v.bottleneck].value for v in context.verdicts(_OUTSIDE)}
+    return [s for s in fleet.stations.values() if s.stage in stages]
 
 
 def _updated(fleet: Fleet, changed: list[StationModel]) -> Fleet:
@@ -74,11 +75,18 @@ def _more_workers(stream: Stream, fleet: Fleet, context: Context) -> Changed | E
     return stream, _updated(fleet, more)
 
 
+def _workers_price(_fleet: Fleet, _context: Context) -> Price:
+    """What a worker costs is not in the telemetry."""
+    return Price(risk="medium", effort="hours", unpriced=True, note="price of a worker unknown")
+
+
 def _time_limits(stream: Stream, fleet: Fleet, context: Context) -> Changed | Excuse:
-    optional = [s for s in _blamed(fleet, context) if s.optional]
+    every = context.named(Bottleneck.RETRY_AMPLIFICATION, Bottleneck.TIMEOUT_TOO_SHORT)
+    candidates = list(fleet.stations.values()) if every else _blamed(fleet, context)
+    optional = [s for s in candidates if s.optional]
     if not optional:
         return Excuse(
-            reason="No blamed station is marked as one that a request can do without; a limit on"
+            reason="No slow station is marked as one that a request can do without; a limit on"
             " the others would only fail more attempts",
             collect=("set stations.<name>.optional: true where it holds",),
         )
@@ -128,11 +136,14 @@ def scale_out_price(fleet: Fleet, context: Context) -> Price:
     if each is None:
         note += "; price unknown: set deployment.usd_per_replica_hour"
     return Price(
-        usd_per_hour=(each or 0.0) * added, quality="none", risk="low", effort="days", note=note
+        usd_per_hour=(each or 0.0) * added,
+        quality="none",
+        risk="low",
+        effort="days",
+        note=note,
+        unpriced=each is None,
     )
 
-
-_OUTSIDE = frozenset(STATION_OF)
 
 SYSTEM_ACTIONS: Final = (
     Action(
@@ -141,7 +152,7 @@ SYSTEM_ACTIONS: Final = (
         layer=Layer.SYSTEM,
         opens_for=_OUTSIDE,
         apply=_more_workers,
-        price=fixed(risk="low", effort="hours", note="workers are not priced here"),
+        price=_workers_price,
         source="Erlang C: the wait falls steeply with servers near saturation; no wait, no gain",
         wrong_when="the service itself is slow (the wait is short), or workers share one database"
         " that is the real limit",

@@ -80,5 +80,3 @@ def union_s(start: Floats, end: Floats) -> float:
     reach = np.maximum.accumulate(end)
     gaps = np.maximum(0.0, start[1:] - reach[:-1]).sum()
     return float(reach[-1] - start[0] - gaps)
-
-
