@@ -91,8 +91,8 @@ def test_refusals_name_their_reason(build):
         engine=build.engine(), stations={"press": build.station("press", "tool", [1.0], None)}
     )
     assert "no limit near" in holding(stream, endless, config(e2e_s=5.0)).reason
-    blind = holding(stream, fleet, config(tpot_s=1.0))
-    assert isinstance(blind, Holding | Excuse)
+    # without a model call there is nothing a token target could miss
+    assert "no limit near" in holding(stream, fleet, config(tpot_s=1.0)).reason
 
 
 def test_more_workers_never_hold_less(build):

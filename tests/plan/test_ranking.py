@@ -107,10 +107,6 @@ def test_an_action_that_changes_nothing_changes_nothing(outside):
     assert "within the noise" in refused.excuse.reason
     change = refused.p99_change_s
     assert (change.low, change.mid, change.high) == (0, 0, 0)
-    assert (
-        refused.outcome == plan.baseline.model_copy(update={"e2e_s": refused.outcome.e2e_s})
-        or refused.outcome.requests == plan.baseline.requests
-    )
 
 
 def test_common_random_numbers_make_effects_exact(outside):
