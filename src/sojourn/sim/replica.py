@@ -132,8 +132,9 @@ class Replica:
         sequence.queued_s = self._loop.now
         blocked = bool(self.waiting) or len(self.running) >= self._slots
         self.waiting.append(sequence)
-        if self._event == _NO_EVENT:
-            self._begin()
+        if self._event == _NO_EVENT:  # begins when all that came at this instant is queued
+            self._began_s = self._loop.now
+            self._event = self._loop.at(self._loop.now, self._priority, self._begin)
         elif not blocked:
             self._cut()
 
@@ -187,13 +188,14 @@ class Replica:
 
     def _continue_running(self) -> bool:
         """Take the running sequences into the batch; False when one was preempted."""
-        budget, batch, running = self._budget, self._batch, self.running
+        budget, batch, running, block = self._budget, self._batch, self.running, self._block
         calm = True
         index = 0
         while index < len(running) and budget > 0:
             sequence = running[index]
-            tokens = min(sequence.prompt + sequence.written - sequence.computed, budget)
-            more = -(-(sequence.computed + tokens) // self._block) - sequence.blocks
+            tokens = sequence.prompt + sequence.written - sequence.computed
+            tokens = min(tokens, budget)
+            more = -(-(sequence.computed + tokens) // block) - sequence.blocks
             if more > self.free:
                 calm = False
                 if not self._make_room(sequence, more):
@@ -243,9 +245,10 @@ class Replica:
         """Duration of the first step, its growth per step, and how many steps are alike."""
         decodes = context = tokens = token_context = 0
         for sequence, count in self._batch:
-            if count == 1 and sequence.written:
+            known = sequence.computed + count
+            if count == 1 and sequence.written and known == sequence.prompt + sequence.written:
                 decodes += 1
-                context += sequence.computed + 1
+                context += known
             else:
                 tokens += count
                 token_context += count * sequence.computed + count * (count + 1) // 2
