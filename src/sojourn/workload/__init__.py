@@ -1,1 +1,4 @@
-"""The request profile, and streams of requests made from tables or from a profile."""
+"""The request profile, and streams of requests made from tables or from a profile.
+
+`buckets.assign`, `profile.profile`, `replay.replay`, `synthesis.synthesize`, `scaling.scale`.
+"""

@@ -65,6 +65,9 @@ class Window(Record):
     start_s: float
     length_s: float
     requests: int
+    buckets: dict[str, int] = Field(
+        default_factory=dict, description="Requests by bucket; empty where not counted."
+    )
 
 
 class Arrivals(Record):
@@ -88,7 +91,9 @@ class BucketProfile(Record):
     requests: int
     share: float
     rate_per_s: float
-    peak_rate_per_s: float
+    peak_rate_per_s: float = Field(
+        description="In the peak window of all requests, so that buckets add up to its rate."
+    )
     input: Summary
     output: Summary
     input_call: Summary
