@@ -234,9 +234,7 @@ def _rounded(tokens: int, block: int) -> int:
     return -(-tokens // block) * block
 
 
-def _holds_one(
-    model: ModelSpec, deployment: Deployment, tokens: int, value_bytes: int
-) -> None:
+def _holds_one(model: ModelSpec, deployment: Deployment, tokens: int, value_bytes: int) -> None:
     """An engine refuses to start when one request of max_model_len does not fit."""
     length = deployment.max_model_len
     if length is None:
@@ -279,5 +277,7 @@ def _source(model: ModelSpec, gpu: Gpu, deployment: Deployment, dtype: str) -> s
         if deployment.kv_blocks
         else "KV pool computed from memory share, weights and activation model (vLLM rules)"
     )
-    loaded = "" if dtype == deployment.weight_dtype else f" (checkpoint is {dtype}, loaded as it is)"
+    loaded = (
+        "" if dtype == deployment.weight_dtype else f" (checkpoint is {dtype}, loaded as it is)"
+    )
     return f"{pool}; {model.name} in {dtype}{loaded}; {gpu.name} catalogue row"

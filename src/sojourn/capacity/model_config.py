@@ -75,11 +75,16 @@ def parse_config(
     model_type = text.words("model_type")
     tied = _tied(raw, text)
     positions = text.maybe("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-    learned = text.whole("n_positions", "max_position_embeddings") if model_type in (
-        "gpt2",
-        "gpt_bigcode",
-        "opt",
-    ) else 0
+    learned = (
+        text.whole("n_positions", "max_position_embeddings")
+        if model_type
+        in (
+            "gpt2",
+            "gpt_bigcode",
+            "opt",
+        )
+        else 0
+    )
     widest = max(
         (m.dense_parameters + m.experts_per_token * m.expert_parameters) // (3 * hidden)
         for m in mlp
@@ -135,37 +140,40 @@ def _checkpoint_dtype(raw: Mapping[str, Any], text: Fields) -> str:
     return _DTYPES.get(str(named), "bf16")
 
 
+_METHODS: Final = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4"}
+
+
 def _quantised_dtype(quant: Mapping[str, Any], text: Fields) -> str:
     method = str(quant.get("quant_method", "")).lower()
-    if method in ("fp8", "fbgemm_fp8"):
-        return "fp8"
-    if method == "mxfp4":
-        return "mxfp4"
+    found = _METHODS.get(method)
     if method in ("awq", "gptq", "auto-round"):
-        return "int8" if quant.get("bits", quant.get("w_bit", 4)) == 8 else "int4"
-    if method == "bitsandbytes":
-        return "int4" if quant.get("load_in_4bit") else "int8"
-    if method == "modelopt":
-        algorithm = str(quant.get("quant_algo", "")).upper()
-        return "nvfp4" if "FP4" in algorithm else "fp8"
-    if method == "compressed-tensors":
-        groups = quant.get("config_groups") or {}
-        found = Counter(
-            (str(w.get("type", "int")), int(w.get("num_bits", 8)))
-            for g in groups.values()
-            if isinstance(g, dict) and isinstance(w := g.get("weights"), dict)
-        )
-        if found:
-            kind, bits = found.most_common(1)[0][0]
-            if bits == 4:
-                return "nvfp4" if kind == "float" else "int4"
-            return "fp8" if kind == "float" else "int8"
+        found = "int8" if quant.get("bits", quant.get("w_bit", 4)) == 8 else "int4"
+    elif method == "bitsandbytes":
+        found = "int4" if quant.get("load_in_4bit") else "int8"
+    elif method == "modelopt":
+        found = "nvfp4" if "FP4" in str(quant.get("quant_algo", "")).upper() else "fp8"
+    elif method == "compressed-tensors":
+        found = _compressed_dtype(quant)
+    if found is not None:
+        return found
     raise text.wrong(
         "quantization_config.quant_method",
         f"quantisation {method!r} is not known",
         "Remove quantization_config and name the weight dtype in sojourn.yaml"
         " (deployment.weight_dtype: bf16, fp8, int8, int4, mxfp4, nvfp4)",
     )
+
+
+def _compressed_dtype(quant: Mapping[str, Any]) -> str | None:
+    """The commonest weight format of a compressed-tensors checkpoint."""
+    groups = quant.get("config_groups") or {}
+    formats = Counter(
+        (str(w.get("type", "int")), int(w.get("num_bits", 8)))
+        for g in groups.values()
+        if isinstance(g, dict) and isinstance(w := g.get("weights"), dict)
+    )
+    names = {("float", 8): "fp8", ("int", 8): "int8", ("int", 4): "int4", ("float", 4): "nvfp4"}
+    return names.get(formats.most_common(1)[0][0]) if formats else None
 
 
 def _vision_parameters(raw: Mapping[str, Any], text_hidden: int) -> int:

@@ -112,18 +112,26 @@ def _kinds(fields: Fields) -> list[tuple[str, int | None]]:
     if isinstance(pattern, str):
         signs = {"M": "mamba", "*": "full", "-": "none", "E": "none"}
         return [(signs.get(sign, "none"), None) for sign in pattern if sign != "|"]
-    if fields.get("linear_num_value_heads") is not None:
-        every = fields.maybe("full_attention_interval") or 4
-        return [("full" if (i + 1) % every == 0 else "linear", None) for i in range(layers)]
-    if fields.get("attn_layer_period") is not None:
-        period, offset = fields.whole("attn_layer_period"), fields.maybe("attn_layer_offset") or 0
-        return [("full" if i % period == offset else "mamba", None) for i in range(layers)]
-    if fields.get("attn_layer_indices") is not None:
-        full = set(fields.get("attn_layer_indices"))
-        return [("full" if i in full else "mamba", None) for i in range(layers)]
+    hybrid = _hybrid_by_period(fields, layers)
+    if hybrid is not None:
+        return [(kind, None) for kind in hybrid]
     if window is None or fields.get("use_sliding_window") is False:
         return [("full", None)] * layers
     return [("sliding", window) if slides else ("full", None) for slides in _slides(fields, layers)]
+
+
+def _hybrid_by_period(fields: Fields, layers: int) -> list[str] | None:
+    """Hybrids that say by a period or by indices which layers attend, or None."""
+    if fields.get("linear_num_value_heads") is not None:
+        every = fields.maybe("full_attention_interval") or 4
+        return ["full" if (i + 1) % every == 0 else "linear" for i in range(layers)]
+    if fields.get("attn_layer_period") is not None:
+        period, offset = fields.whole("attn_layer_period"), fields.maybe("attn_layer_offset") or 0
+        return ["full" if i % period == offset else "mamba" for i in range(layers)]
+    if fields.get("attn_layer_indices") is not None:
+        full = set(fields.get("attn_layer_indices"))
+        return ["full" if i in full else "mamba" for i in range(layers)]
+    return None
 
 
 def _named_kind(fields: Fields, kind: str, window: int | None) -> tuple[str, int | None]:
@@ -212,7 +220,9 @@ def _latent(fields: Fields) -> AttentionLayers:
     low = fields.maybe("q_lora_rank")
     query = heads * (nope + rope)
     parameters = (hidden * low + low * query) if low else hidden * query
-    parameters += hidden * (latent + rope) + latent * heads * (nope + value) + heads * value * hidden
+    parameters += (
+        hidden * (latent + rope) + latent * heads * (nope + value) + heads * value * hidden
+    )
     return AttentionLayers(
         kind=AttentionKind.LATENT,
         layers=0,
@@ -322,15 +332,11 @@ def _routed_layers(fields: Fields, layers: int) -> list[bool]:
     return [i >= first and i not in dense and (i + 1) % every == 0 for i in range(layers)]
 
 
-def _moe(
-    fields: Fields, hidden: int, *, layers: int, experts: int, matrices: int
-) -> MlpLayers:
+def _moe(fields: Fields, hidden: int, *, layers: int, experts: int, matrices: int) -> MlpLayers:
     source = _expert_fields(fields)
     top = source.whole("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk")
     width = source.whole("moe_intermediate_size", "intermediate_size", "ffn_hidden_size")
-    shared = source.maybe(
-        "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"
-    )
+    shared = source.maybe("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size")
     if shared is None:
         count = source.maybe("n_shared_experts", "num_shared_experts") or 0
         shared = count * width

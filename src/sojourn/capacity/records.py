@@ -165,7 +165,9 @@ class CapacityModel(Record):
     engine wait at the peak), the simulated capacity under the SLO is `sojourn.plan.Holding`."""
 
     fleet: Fleet
-    resources: tuple[Resource, ...] = Field(description="Least headroom first.")
+    resources: tuple[Resource, ...] = Field(
+        description="Least headroom first; the retry budget, no limit but a warning, last."
+    )
     engine_wait_s: float | Excuse
     notes: tuple[str, ...] = ()
 
