@@ -50,7 +50,16 @@ class RetryReport(Record):
     budget_left_at_engine: dict[str, float] = Field(
         default_factory=dict,
         description="Share of the attempt's timeout left at its first model call: p05, p50, and"
-        " `under_half` = share of calls with less than half left.",
+        " `under_half` = share of calls with less than half left; `never` = share of attempts"
+        " that ended without reaching it.",
+    )
+    timeout_s: float | None = Field(
+        None, description="Time limit of an attempt: as configured, else as seen in the data."
+    )
+    calm_failed_share: float = Field(0.0, description="Attempts that failed, calm windows.")
+    peak_failed_share: float = Field(0.0, description="Attempts that failed, peak window.")
+    ok_attempt_p95_s: float | None = Field(
+        None, description="P95 length of the attempts that succeeded."
     )
     provenance: str = "measured"
 
@@ -67,6 +76,22 @@ class EngineUse(Record):
     preemptions: float | None = None
     prefix_hit_share: float | None = None
     host_cpu_p95: float | None = None
+    busy_from: str = Field(
+        "", description="What `busy_share` rests on: device, running (a batch existed) or calls."
+    )
+    slots: float | None = Field(
+        None, description="Batch slots of a replica, as configured or seen as a plateau."
+    )
+    in_flight_max: float | None = Field(None, description="Most calls in flight at once.")
+    in_flight_max_share: float | None = Field(
+        None, description="Time with that many in flight (a plateau: somebody limits)."
+    )
+    head_of_line_share: float | None = Field(
+        None, description="Part of short calls' wait during which a long prompt was prefilled."
+    )
+    head_of_line_lift: float | None = Field(
+        None, description="That part over the share of time in which long prompts are prefilled."
+    )
 
 
 class Breakdown(Record):
@@ -85,6 +110,17 @@ class Breakdown(Record):
     peak_tails: tuple[Tail, ...] = Field((), description="As `tails`, requests of the peak window.")
     retries: RetryReport | None
     engine: EngineUse
+    tail_facts: dict[str, dict[str, float]] = Field(
+        default_factory=dict,
+        description="By bucket, as shares of the largest percentile: `failed_attempts` (time in"
+        " attempts that failed and were tried again, and backoff), `removable` (engine time that twice the engine"
+        " capacity would save), `prefill_stretch` and `decode_stretch` (part of that stage that"
+        " comes from sharing the engine), `inferred` (split by inference), `station_wait` (time"
+        " waiting for a worker outside the engine).",
+    )
+    station_stages: dict[str, str] = Field(
+        default_factory=dict, description="Stage of each station, by span name."
+    )
     notes: tuple[str, ...] = ()
 
     def tail(self, bucket: str, percentile: float) -> Tail | None:
