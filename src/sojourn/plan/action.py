@@ -55,7 +55,12 @@ class Context:
     load: EngineLoad = EngineLoad()
 
     def verdicts(self, wanted: frozenset[Bottleneck]) -> list[Verdict]:
-        """The verdicts, sure enough, that name one of the bottlenecks."""
+        """The verdicts, sure enough, that name one of the bottlenecks.
+
+        None where the diagnosis as a whole is a refusal: what it lists after that is no answer.
+        """
+        if self.diagnosis.excuse is not None:
+            return []
         return [
             v
             for v in self.diagnosis.verdicts

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from sojourn.capacity import catalogue, memory, roofline
+from sojourn.capacity.catalogue import gpu as catalogue_gpu
+from sojourn.capacity.catalogue import model as catalogue_model
+from sojourn.capacity.memory import memory
 from sojourn.capacity.records import Fleet, StepModel
+from sojourn.capacity.roofline import step_model
 from sojourn.interval import Excuse
 from sojourn.plan.action import (
     Action,
@@ -101,10 +104,10 @@ def _quantise(stream: Stream, fleet: Fleet, context: Context) -> Changed | Excus
             reason="The share of a step that reads weights is unknown",
             collect=("set deployment.model and deployment.accelerator",),
         )
-    model, gpu = catalogue.model(deployment.model), catalogue.gpu(deployment.accelerator)
+    model, gpu = catalogue_model(deployment.model), catalogue_gpu(deployment.accelerator)
     smaller = deployment.model_copy(update={"weight_dtype": "fp8"})
-    now = roofline.step_model(model, gpu, deployment)
-    then = roofline.step_model(model, gpu, smaller)
+    now = step_model(model, gpu, deployment)
+    then = step_model(model, gpu, smaller)
     step = fleet.engine.step
     base = tuple(
         value * min(1.0, then.decode_step_s(batch, 0.0) / now.decode_step_s(batch, 0.0))
@@ -112,8 +115,8 @@ def _quantise(stream: Stream, fleet: Fleet, context: Context) -> Changed | Excus
         else value
         for batch, value in zip(step.batches, step.base_s, strict=True)
     )
-    room = memory.memory(model, gpu, smaller).kv_tokens
-    room_now = max(memory.memory(model, gpu, deployment).kv_tokens, 1)
+    room = memory(model, gpu, smaller).kv_tokens
+    room_now = max(memory(model, gpu, deployment).kv_tokens, 1)
     blocks = int(fleet.engine.kv_blocks * max(1.0, room / room_now))
     return stream, with_engine(with_step(fleet, base_s=base), kv_blocks=blocks)
 
