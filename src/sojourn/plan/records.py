@@ -26,6 +26,7 @@ class Outcome(Record):
     usd_per_hour: float | None = None
     usd_per_success: float | None = None
     engine_busy: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 class Price(Record):
@@ -36,6 +37,7 @@ class Price(Record):
     risk: str = Field("low", description="low, medium, high.")
     effort: str = Field("hours", description="minutes, hours, days, weeks.")
     note: str = ""
+    unpriced: bool = Field(False, description="Something is to be bought whose price is unknown.")
 
 
 class Ranked(Record):
@@ -84,6 +86,32 @@ class Holding(Record):
     )
 
 
+class Rung(Record):
+    """One step of the degrade ladder: on from `on_rate_per_s` arrivals, off from `off_rate_per_s`.
+
+    `load_share` is that rate over the rate the fleet holds.
+    """
+
+    order: int
+    action: str
+    title: str
+    load_share: float
+    on_rate_per_s: float | None
+    off_rate_per_s: float | None
+    watch: str = Field(description="What to watch, and the value that also turns it on.")
+    note: str = ""
+
+
+class Runway(Record):
+    """When demand that grows steadily crosses what the fleet holds."""
+
+    weeks: Interval
+    growth_per_week: float
+    load_factor: Interval
+    order_by_weeks: float = Field(description="Weeks left to decide, lead time taken off.")
+    note: str = ""
+
+
 class Plan(Record):
     """What to fix first."""
 
@@ -93,4 +121,5 @@ class Plan(Record):
     ranked: tuple[Ranked, ...]
     refused: tuple[Refused, ...]
     bundle: Ranked | None = Field(None, description="The recommended actions together.")
+    ladder: tuple[Rung, ...] = Field((), description="What to switch off as load grows, in order.")
     notes: tuple[str, ...] = ()

@@ -1,0 +1,208 @@
+"""Actions on scheduling: batch slots, step budget, priorities."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from sojourn.capacity.records import Fleet
+from sojourn.interval import Excuse
+from sojourn.plan.action import (
+    Action,
+    Changed,
+    Context,
+    fixed,
+    in_peak,
+    integers,
+    not_modelled,
+    texts,
+    with_engine,
+)
+from sojourn.records import Bottleneck, Layer
+from sojourn.workload.stream import STREAM_STEPS, Stream
+
+KV_FULL: Final = 0.9
+"""KV usage from which more slots would only be preempted."""
+
+
+def _more_slots(stream: Stream, fleet: Fleet, context: Context) -> Changed | Excuse:
+    kv = context.load.kv_p95
+    if kv is not None and kv >= KV_FULL:
+        return Excuse(
+            reason=f"KV memory is the limit before the slots: usage is {kv:.0%} at P95, more"
+            " sequences would be preempted"
+        )
+    used = context.load.running_p95
+    slots = fleet.engine.max_num_seqs
+    if used is not None and used < KV_FULL * slots:
+        return Excuse(reason=f"The batch does not fill its {slots} slots: {used:.0f} run at P95")
+    return stream, with_engine(fleet, max_num_seqs=2 * slots)
+
+
+def _fewer_slots(stream: Stream, fleet: Fleet, context: Context) -> Changed | Excuse:
+    used = context.load.running_p95
+    slots = fleet.engine.max_num_seqs
+    wanted = max(1, int(min(slots, used if used is not None else slots) // 2))
+    if wanted >= slots or slots == 1:
+        return Excuse(reason="There is one slot only")
+    return stream, with_engine(fleet, max_num_seqs=wanted)
+
+
+def _larger_budget(stream: Stream, fleet: Fleet, _context: Context) -> Changed | Excuse:
+    budget = fleet.engine.max_num_batched_tokens
+    longest = int(integers(stream, "input_tokens").max(initial=0))
+    if budget >= longest * 2:
+        return Excuse(
+            reason=f"A step of {budget} tokens takes two of the longest prompts ({longest}) already"
+        )
+    return stream, with_engine(fleet, max_num_batched_tokens=2 * budget)
+
+
+def _smaller_budget(stream: Stream, fleet: Fleet, _context: Context) -> Changed | Excuse:
+    engine = fleet.engine
+    wanted = engine.max_num_batched_tokens // 2
+    if wanted < engine.max_num_seqs:
+        return Excuse(
+            reason=f"A step must fit one token for each of the {engine.max_num_seqs} slots:"
+            f" {wanted} tokens are too few"
+        )
+    return stream, with_engine(fleet, max_num_batched_tokens=wanted)
+
+
+def _async_low_priority(stream: Stream, fleet: Fleet, context: Context) -> Changed | Excuse:
+    """Low-priority requests of the peak run after the last arrival, at the stream's mean rate."""
+    priority = np.asarray(stream.requests.column("priority").fill_null(0).to_numpy())
+    if priority.size == 0 or priority.min() == priority.max():
+        return Excuse(
+            reason="Every request has the same priority, so none can wait",
+            collect=("record a priority per request, or a route for batch work",),
+        )
+    low = (priority == priority.min()) & in_peak(stream, context.config.analysis.peak_window_s)
+    if not low.any() or low.all():
+        return Excuse(reason="No low-priority requests arrive in the peak")
+    arrivals = np.array(stream.requests.column("arrival_s").to_numpy(), dtype=float)
+    gap = stream.duration_s / len(arrivals)
+    arrivals[low] = arrivals[-1] + gap * np.arange(1, int(low.sum()) + 1)
+    return reordered(stream, arrivals), fleet
+
+
+def reordered(stream: Stream, arrivals: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Stream:
+    """The stream with other arrival times, sorted again."""
+    order = np.argsort(arrivals, kind="stable")
+    requests = stream.requests.set_column(
+        stream.requests.schema.get_field_index("arrival_s"), "arrival_s", pa.array(arrivals)
+    ).take(pa.array(order))
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    owner = rank[integers(stream, "request")]
+    steps_order = np.lexsort((np.arange(len(owner)), owner))
+    steps = stream.steps.set_column(
+        STREAM_STEPS.get_field_index("request"), "request", pa.array(owner)
+    ).take(pa.array(steps_order))
+    return replace(stream, requests=requests.combine_chunks(), steps=steps.combine_chunks())
+
+
+def _split_pools(stream: Stream, fleet: Fleet, _context: Context) -> Changed | Excuse:
+    excuse = Excuse(
+        reason="Not modelled: the simulator runs one pool of equal replicas, so pools of their own"
+        " for long and short requests cannot be compared yet"
+    )
+    if len(set(texts(stream.steps, "pool").tolist())) > 1:
+        return excuse.model_copy(update={"reason": excuse.reason + " (the stream names pools)"})
+    return excuse if fleet.engine.replicas > 1 else Excuse(reason="There is one replica only")
+
+
+_SLOTS = frozenset({Bottleneck.BATCH_SLOTS, Bottleneck.QUEUE_ADMISSION})
+
+SCHEDULING_ACTIONS: Final = (
+    Action(
+        name="more_slots",
+        title="Double the batch slots (max_num_seqs)",
+        layer=Layer.SCHEDULING,
+        opens_for=_SLOTS,
+        apply=_more_slots,
+        price=fixed(quality="none", risk="medium", effort="minutes", note="TPOT grows with B"),
+        source="ITL = alpha + beta B: llm-d workload-variant-autoscaler, modeling-optimization;"
+        " vLLM docs, optimization and tuning",
+        wrong_when="beyond the knee more concurrency is only a queue inside the batch",
+    ),
+    Action(
+        name="fewer_slots",
+        title="Halve the sequences that run at once (max_num_seqs)",
+        layer=Layer.SCHEDULING,
+        opens_for=frozenset({Bottleneck.KV_CAPACITY, Bottleneck.DECODE_BANDWIDTH}),
+        apply=_fewer_slots,
+        price=fixed(risk="medium", effort="minutes", note="TTFT pays for TPOT"),
+        source="vLLM docs, optimization and tuning (preemption: lower max_num_seqs)",
+        wrong_when="the queue, not the gap between tokens, is what users wait for",
+    ),
+    Action(
+        name="larger_step_budget",
+        title="Double the token budget of a step (max_num_batched_tokens)",
+        layer=Layer.SCHEDULING,
+        opens_for=frozenset({Bottleneck.PREFILL_COMPUTE, Bottleneck.QUEUE_ADMISSION}),
+        apply=_larger_budget,
+        price=fixed(risk="low", effort="minutes", note="the worst gap between tokens grows"),
+        source="vLLM docs, optimization and tuning; Sarathi-Serve, arXiv:2403.02310",
+        wrong_when="a tight TPOT target: the worst gap is one whole mixed step",
+    ),
+    Action(
+        name="smaller_step_budget",
+        title="Halve the token budget of a step (chunked prefill)",
+        layer=Layer.SCHEDULING,
+        opens_for=frozenset({Bottleneck.HEAD_OF_LINE, Bottleneck.DECODE_BANDWIDTH}),
+        apply=_smaller_budget,
+        price=fixed(risk="low", effort="minutes", note="TTFT of long prompts grows"),
+        source="Sarathi-Serve, arXiv:2403.02310: 2.6x to 3.7x capacity at an equal tail target",
+        wrong_when="below saturation halving the chunk doubles TTFT, and the cost of a step that"
+        " does not depend on its tokens is paid more often",
+    ),
+    Action(
+        name="async_low_priority",
+        title="Run low-priority requests of the peak after it",
+        layer=Layer.SCHEDULING,
+        opens_for=_SLOTS
+        | {
+            Bottleneck.NOISY_NEIGHBOUR,
+            Bottleneck.RETRIEVAL,
+            Bottleneck.RERANK,
+            Bottleneck.TOOL,
+            Bottleneck.PREFILL_COMPUTE,
+            Bottleneck.DECODE_BANDWIDTH,
+            Bottleneck.KV_CAPACITY,
+        },
+        apply=_async_low_priority,
+        price=fixed(
+            quality="visible", risk="low", effort="days", note="their wait is not in the figures"
+        ),
+        source="llm-d batch gateway measurements (TTFT P99 2617 to 1273 ms); Google SRE book,"
+        " chapter 21 (criticality)",
+        wrong_when="the low-priority work has a deadline of its own",
+        live=True,
+    ),
+    Action(
+        name="split_pools",
+        title="Pools of their own for long and short requests",
+        layer=Layer.SCHEDULING,
+        opens_for=frozenset({Bottleneck.HEAD_OF_LINE, Bottleneck.NOISY_NEIGHBOUR}),
+        apply=_split_pools,
+        source="Queueing: E[wait] grows with E[S^2], Pollaczek-Khinchine",
+        wrong_when="too few replicas to split without losing the shared reserve",
+        simulated=False,
+    ),
+    Action(
+        name="priority_scheduling",
+        title="Let urgent requests overtake in the engine's queue",
+        layer=Layer.SCHEDULING,
+        opens_for=frozenset(
+            {Bottleneck.NOISY_NEIGHBOUR, Bottleneck.HEAD_OF_LINE, Bottleneck.QUEUE_ADMISSION}
+        ),
+        apply=not_modelled("the simulated engine serves first come, first served"),
+        source="Sheng et al., Fairness in serving LLMs (VTC), OSDI'24",
+        wrong_when="everything is urgent",
+        simulated=False,
+    ),
+)

@@ -1,0 +1,350 @@
+"""The SLO, judged jointly: a request is good when it meets every target of its bucket.
+
+What is measured, for a request with one or several model calls:
+
+- E2E: arrival of the request to its end, whatever its status. Shed requests got no service, so
+  they are in no latency percentile; they are misses of the SLO all the same.
+- TTFT: arrival of the *request* to the first token of the *last* model call of its last attempt:
+  the first token a user can read of the answer. Earlier calls (plans, tool choices), retrieval
+  and retries before it are inside. A request answered without a model call in its last attempt
+  (a partial answer) gives its first byte when it ends, so its TTFT is its E2E.
+- TPOT: (end - first token) / (output tokens - 1) of that call; met by definition below 2 tokens.
+- The TTFT target is `ttft_s + ttft_per_input_token_s x input tokens` of that call.
+
+Failed requests (error, timeout, shed) miss. A cancelled request misses where it was over its
+TTFT or E2E target when its user left, and is left out otherwise. Requests still in flight are
+left out. Where a target cannot be measured on more than `UNKNOWN_SHARE` of a bucket's requests,
+the bucket has no attainment, and a note says so.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sojourn.attribution.records import ALL
+from sojourn.capacity.records import Fleet
+from sojourn.config import Config, Slo
+from sojourn.interval import Interval
+from sojourn.plan.columns import floats, texts
+from sojourn.plan.estimates import Bools, Floats, quantile_interval, share_interval
+from sojourn.plan.records import Outcome
+from sojourn.plan.usage import Usage, usage
+from sojourn.trace.tables import Tables
+from sojourn.units import S_PER_HOUR
+
+PERCENTILES: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+UNKNOWN_SHARE: Final = 0.05
+"""Unmeasured requests that may be left out of a bucket's attainment: with more, those that could
+be judged (failures always can) would stand for the rest."""
+NO_BUCKET: Final = "unassigned"
+TARGETS: Final = ("errors", "ttft_s", "tpot_s", "e2e_s")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One row per request, in arrival order. Durations in seconds, NaN where not measured.
+
+    `misses[target]` says who missed it; `good` is 1.0, 0.0, or NaN where not judged.
+    """
+
+    request_id: npt.NDArray[np.object_]
+    bucket: npt.NDArray[np.object_]
+    arrival_s: Floats
+    e2e_s: Floats
+    ttft_s: Floats
+    tpot_s: Floats
+    failed: Bools
+    succeeded: Bools
+    degraded: Bools
+    attempts: Floats
+    good: Floats
+    misses: dict[str, Bools]
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.request_id)
+
+    @property
+    def buckets(self) -> list[str]:
+        """Names of the buckets that have requests, sorted."""
+        return sorted(set(self.bucket.tolist()))
+
+    @property
+    def duration_s(self) -> float:
+        """Last arrival minus first."""
+        return float(self.arrival_s[-1] - self.arrival_s[0]) if len(self) > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How one bucket stands to its SLO."""
+
+    bucket: str
+    slo: Slo
+    requests: int
+    missed: int
+    failed: int
+    by_target: dict[str, int]
+
+    @property
+    def attainment(self) -> float:
+        """Share of the judged requests that met every target."""
+        return 1 - self.missed / self.requests if self.requests else math.nan
+
+    @property
+    def held(self) -> bool:
+        """Whether the bucket's SLO is held: misses, and failures, no more than it allows.
+
+        One miss is always allowed: a single request cannot refute a 99% target of a bucket with
+        fewer than 100 requests.
+        """
+        allowed = max(1, math.floor(self.requests * (1 - self.slo.percentile) + 1e-9))
+        errors = max(1, math.floor(self.requests * self.slo.max_error_share + 1e-9))
+        return self.missed <= allowed and self.failed <= errors
+
+    @property
+    def worst(self) -> str:
+        """The target with most misses."""
+        return max(self.by_target, key=lambda target: self.by_target[target])
+
+    def describe(self) -> str:
+        """The target that breaks, in words."""
+        target = self.worst
+        value = getattr(self.slo, target, None)
+        met = 1 - self.by_target[target] / max(self.requests, 1)
+        what = (
+            f"{met:.1%} of its requests end without an error"
+            if value is None
+            else f"{met:.1%} of its requests meet {target} {value:g}"
+        )
+        return (
+            f"{self.bucket}: {what}, {self.attainment:.1%} meet every target"
+            f" ({self.slo.percentile:.1%} needed)"
+        )
+
+
+@dataclass(frozen=True)
+class _Finals:
+    """Of the last call of each request: times, tokens, and its attempt (NaN without a call)."""
+
+    first_token_s: Floats
+    end_s: Floats
+    output_tokens: Floats
+    input_tokens: Floats
+    attempt: Floats
+
+
+def _final_calls(requests: pa.Table, calls: pa.Table) -> _Finals:
+    n = requests.num_rows
+    empty = np.full(n, np.nan)
+    if not calls.num_rows or not n:
+        return _Finals(empty, empty, empty, empty, empty)
+    found = pc.index_in(calls.column("request_id"), value_set=requests.column("request_id"))
+    owner = np.nan_to_num(floats(pa.table({"owner": found}), "owner"), nan=-1).astype(np.int64)
+    attempt = np.nan_to_num(floats(calls, "attempt"))
+    arrival = floats(calls, "arrival_s")
+    turn = np.nan_to_num(floats(calls, "turn"), nan=0.0)
+    order = np.lexsort((arrival, turn, attempt, owner))
+    owner = owner[order]
+    last = np.flatnonzero(np.append(owner[1:] != owner[:-1], True))
+    last = last[owner[last] >= 0]
+    rows, at = order[last], owner[last]
+
+    def spread(values: Floats) -> Floats:
+        out = empty.copy()
+        out[at] = values[rows]
+        return out
+
+    return _Finals(
+        first_token_s=spread(floats(calls, "first_token_s")),
+        end_s=spread(floats(calls, "end_s")),
+        output_tokens=spread(floats(calls, "output_tokens")),
+        input_tokens=spread(floats(calls, "input_tokens")),
+        attempt=spread(attempt),
+    )
+
+
+def judge(tables: Tables, config: Config) -> Judged:
+    """Every request measured and held against the SLO of its bucket."""
+    arrival = floats(tables.requests, "arrival_s")
+    requests = tables.requests.take(pa.array(np.argsort(arrival, kind="stable")))
+    arrival, end = floats(requests, "arrival_s"), floats(requests, "end_s")
+    status = texts(requests, "status", "")
+    status[(status == "") & ~np.isnan(end)] = "ok"
+    failed = np.isin(status, ["error", "timeout", "shed"])
+    ok = status == "ok"
+    finals = _final_calls(requests, tables.calls)
+    attempts = floats(requests, "attempts")
+    attempts = np.where(np.isnan(attempts), np.nan_to_num(finals.attempt) + 1, attempts)
+
+    e2e = np.where(status == "shed", np.nan, end - arrival)
+    ttft = finals.first_token_s - arrival
+    without_call = ok & ~(finals.attempt >= attempts - 1)
+    if tables.calls.num_rows:
+        ttft = np.where(without_call, e2e, ttft)
+    written = finals.output_tokens
+    with np.errstate(invalid="ignore", divide="ignore"):
+        tpot = (finals.end_s - finals.first_token_s) / (written - 1)
+    tpot = np.where((written < 2) | without_call, 0.0, tpot)
+    degraded = pc.fill_null(pc.list_value_length(requests.column("degraded")), 0)
+    success = pc.fill_null(requests.column("success"), True)
+    measured = {"ttft_s": ttft, "tpot_s": tpot, "e2e_s": e2e}
+    bucket = texts(requests, "bucket", NO_BUCKET)
+    verdicts = _against_slo(bucket, status, measured, finals.input_tokens, config)
+    return Judged(
+        request_id=texts(requests, "request_id", ""),
+        bucket=bucket,
+        arrival_s=arrival,
+        e2e_s=e2e,
+        ttft_s=ttft,
+        tpot_s=np.where(written < 2, np.nan, tpot),
+        failed=failed,
+        succeeded=ok & np.asarray(success.to_numpy(), dtype=bool),
+        degraded=np.asarray(degraded.to_numpy() > 0, dtype=bool),
+        attempts=attempts,
+        **verdicts,
+    )
+
+
+def _against_slo(
+    bucket: npt.NDArray[np.object_],
+    status: npt.NDArray[np.object_],
+    measured: dict[str, Floats],
+    input_tokens: Floats,
+    config: Config,
+) -> dict[str, Any]:
+    """`good`, `misses` and `notes` of `Judged`."""
+    n = len(bucket)
+    failed = np.isin(status, ["error", "timeout", "shed"])
+    misses = {target: np.zeros(n, dtype=bool) for target in TARGETS}
+    good = np.full(n, np.nan)
+    notes: list[str] = []
+    for name in sorted(set(bucket.tolist())):
+        slo = config.slo_of(name)
+        if slo is None:
+            notes.append(f"{name}: no SLO is set, so there is no attainment")
+            continue
+        mine = bucket == name
+        limits = _limits(slo, input_tokens)
+        over = {t: mine & (measured[t] > limit) for t, limit in limits.items()}
+        unknown = mine & (status == "ok") & _any_nan([measured[t] for t in limits], n)
+        cancelled = mine & (status == "cancelled")
+        misses["errors"] |= mine & failed
+        missed = mine & failed
+        for target, beyond in over.items():
+            late = beyond & ((status == "ok") | (cancelled & (target != "tpot_s")))
+            misses[target] |= late
+            missed |= late
+        judged = mine & ((status == "ok") | failed | (cancelled & missed)) & ~(unknown & ~missed)
+        share = unknown.sum() / max(1, mine.sum())
+        if share > UNKNOWN_SHARE:
+            absent = [t for t in limits if np.isnan(measured[t][mine & (status == "ok")]).any()]
+            notes.append(
+                f"{name}: {', '.join(absent)} not measured on {share:.0%} of its requests, so"
+                " there is no attainment"
+            )
+            continue
+        good[judged] = np.where(missed, 0.0, 1.0)[judged]
+    return {"good": good, "misses": misses, "notes": tuple(notes)}
+
+
+def _limits(slo: Slo, input_tokens: Floats) -> dict[str, Floats | float]:
+    limits: dict[str, Floats | float] = {}
+    if slo.ttft_s is not None:
+        limits["ttft_s"] = slo.ttft_s + slo.ttft_per_input_token_s * np.nan_to_num(input_tokens)
+    if slo.tpot_s is not None:
+        limits["tpot_s"] = slo.tpot_s
+    if slo.e2e_s is not None:
+        limits["e2e_s"] = slo.e2e_s
+    return limits
+
+
+def _any_nan(columns: list[Floats], n: int) -> Bools:
+    found = np.zeros(n, dtype=bool)
+    for column in columns:
+        found |= np.isnan(column)
+    return found
+
+
+def standings(judged: Judged, config: Config) -> dict[str, Standing]:
+    """How each bucket that has an SLO and could be judged stands."""
+    found = {}
+    for name in judged.buckets:
+        slo = config.slo_of(name)
+        mine = (judged.bucket == name) & ~np.isnan(judged.good)
+        if slo is None or not mine.any():
+            continue
+        found[name] = Standing(
+            bucket=name,
+            slo=slo,
+            requests=int(mine.sum()),
+            missed=int((judged.good[mine] == 0).sum()),
+            failed=int(judged.failed[mine].sum()),
+            by_target={t: int(judged.misses[t][mine].sum()) for t in TARGETS},
+        )
+    return found
+
+
+def slo_held(tables: Tables, config: Config) -> bool | None:
+    """Whether every bucket holds its SLO; None where none could be judged."""
+    found = standings(judge(tables, config), config)
+    return all(standing.held for standing in found.values()) if found else None
+
+
+def outcome(tables: Tables, config: Config, fleet: Fleet | None = None) -> Outcome:
+    """What a measured or simulated run came to: latency, joint attainment, errors, cost."""
+    return summarise(judge(tables, config), usage(tables, config, fleet), config)
+
+
+def summarise(judged: Judged, used: Usage, config: Config) -> Outcome:
+    """`Outcome` of judged requests."""
+    confidence = config.analysis.confidence
+    n = len(judged)
+    rate = n / judged.duration_s if judged.duration_s > 0 else 0.0
+    good_rate = rate * float(judged.succeeded.mean()) if n else 0.0
+    per_success = None
+    if used.usd_per_hour is not None and good_rate > 0:
+        per_success = used.usd_per_hour / (good_rate * S_PER_HOUR)
+    attempts = judged.attempts[~np.isnan(judged.attempts)]
+    return Outcome(
+        requests=n,
+        rate_per_s=rate,
+        e2e_s=_by_bucket(judged, judged.e2e_s, confidence),
+        ttft_s=_by_bucket(judged, judged.ttft_s, confidence),
+        attainment=_attainment(judged, confidence),
+        error_share=share_interval(int(judged.failed.sum()), n, confidence),
+        degraded_share=float(judged.degraded.mean()) if n else 0.0,
+        attempts_per_request=float(attempts.mean()) if attempts.size else 1.0,
+        usd_per_hour=used.usd_per_hour,
+        usd_per_success=per_success,
+        engine_busy=used.engine_busy,
+        notes=judged.notes,
+    )
+
+
+def _by_bucket(judged: Judged, values: Floats, confidence: float) -> dict[str, dict[str, Interval]]:
+    found: dict[str, dict[str, Interval]] = {}
+    for name in [ALL, *judged.buckets]:
+        mine = values if name == ALL else values[judged.bucket == name]
+        row = {key: quantile_interval(mine, q, confidence) for key, q in PERCENTILES.items()}
+        known = {key: interval for key, interval in row.items() if interval is not None}
+        if known:
+            found[name] = known
+    return found
+
+
+def _attainment(judged: Judged, confidence: float) -> dict[str, Interval]:
+    found = {}
+    for name in [ALL, *judged.buckets]:
+        mine = judged.good if name == ALL else judged.good[judged.bucket == name]
+        known = mine[~np.isnan(mine)]
+        if known.size:
+            found[name] = share_interval(int(known.sum()), known.size, confidence)
+    return found

@@ -1,0 +1,159 @@
+"""Plans of labelled small cases: outside the engine, inside it, and no evidence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sojourn.config import Config
+from sojourn.interval import Excuse
+from sojourn.plan.action import Action
+from sojourn.plan.actions import ACTIONS, action
+from sojourn.plan.effect import effect
+from sojourn.plan.ranking import rank
+from sojourn.plan.records import Plan
+from sojourn.plan.trial import run
+from sojourn.records import Bottleneck, Layer
+from sojourn.sim.scenario import Scenario
+
+
+@pytest.fixture(scope="module")
+def outside_plan(outside):
+    return rank(outside)
+
+
+@pytest.fixture(scope="module")
+def inside_plan(inside):
+    return rank(inside)
+
+
+def test_every_action_is_ranked_or_refused_once(outside_plan, inside_plan):
+    for plan in (outside_plan, inside_plan):
+        names = [r.name for r in (*plan.ranked, *plan.refused)]
+        assert sorted(names) == sorted(a.name for a in ACTIONS)
+
+
+def test_outside_the_engine_retries_come_first(outside_plan):
+    retries = {"no_blind_retries", "degrade_on_timeout"}
+    assert {r.name for r in outside_plan.ranked[:2]} == retries
+    assert all(r.worth_it and r.source and r.calls_for for r in outside_plan.ranked)
+    assert all(r.p99_change_s.high <= 0 for r in outside_plan.ranked[:2])
+    assert "retry amplification" in outside_plan.ranked[0].calls_for
+
+
+def test_outside_the_engine_gpus_are_refused_with_their_numbers(outside_plan):
+    refused = next(r for r in outside_plan.refused if r.name == "scale_out")
+    assert refused is outside_plan.refused[0]
+    assert refused.outcome is not None
+    assert refused.outcome.usd_per_success > outside_plan.baseline.usd_per_success
+    assert refused.price.usd_per_hour == pytest.approx(2.0)
+    for part in ("P99", "per hour", "successful request", "retrieval"):
+        assert part in refused.excuse.reason
+
+
+def test_inside_the_engine_gpus_are_recommended(inside_plan):
+    found = {r.name: r for r in inside_plan.ranked}
+    assert "scale_out" in found
+    scaled = found["scale_out"]
+    assert scaled.p99_change_s.high < 0
+    assert scaled.outcome.attainment["all"].mid > inside_plan.baseline.attainment["all"].mid
+    assert "per hour" in scaled.why
+    refused = {r.name: r.excuse.reason for r in inside_plan.refused}
+    assert "Not called for" in refused["no_blind_retries"]
+    assert "saturated" in refused["speculative_decoding"]
+    assert "worse" in refused["fewer_slots"]
+
+
+def test_the_same_numbers_without_an_engine_verdict_do_not_buy_gpus(inside, build):
+    unknown = build.diagnosis(Bottleneck.INSUFFICIENT_EVIDENCE, engine_bound=None)
+    plan = rank(replace(inside, diagnosis=unknown, holding=Excuse(reason="not asked")))
+    assert plan.ranked == ()
+    assert plan.bundle is None
+    refused = {r.name: r for r in plan.refused}
+    assert "not known" in refused["scale_out"].excuse.reason
+    assert refused["scale_out"].excuse.collect == ("record an hour",)
+    assert refused["more_slots"].excuse.collect == ("record an hour",)
+
+
+def test_the_bundle_is_as_good_as_its_best_part(outside_plan):
+    bundle = outside_plan.bundle
+    assert bundle is not None
+    best = max(r.outcome.attainment["all"].mid for r in outside_plan.ranked)
+    assert bundle.outcome.attainment["all"].mid >= best - 0.02
+    assert "no_blind_retries+degrade" not in bundle.name  # one implies the other
+
+
+def test_model_error_is_said(outside_plan):
+    assert any("simulated baseline" in note for note in outside_plan.notes)
+
+
+def test_a_plan_can_be_saved_and_loaded(outside_plan, tmp_path):
+    outside_plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == outside_plan
+
+
+def test_an_action_that_changes_nothing_changes_nothing(outside):
+    idle = Action(
+        name="idle", title="Change nothing", layer=Layer.REQUEST,
+        opens_for=frozenset({Bottleneck.RETRIEVAL}),
+        apply=lambda stream, fleet, _context: (stream, fleet),
+        source="none", wrong_when="never",
+    )  # fmt: skip
+    case = replace(outside, actions=(idle,), holding=Excuse(reason="not asked"))
+    plan = rank(case)
+    assert plan.ranked == ()
+    (refused,) = plan.refused
+    assert "within the noise" in refused.excuse.reason
+    change = refused.p99_change_s
+    assert (change.low, change.mid, change.high) == (0, 0, 0)
+
+
+def test_common_random_numbers_make_effects_exact(outside):
+    trial = [run(Scenario(outside.stream, outside.fleet, seed=1), outside.config)]
+    again = [run(Scenario(outside.stream, outside.fleet, seed=1), outside.config)]
+    found = effect(trial, again, outside.config)
+    assert found.p99_change_s.width == 0
+    assert found.attainment_change.mid == 0
+    assert not found.attains
+    assert not found.loses
+    assert found.worse == ()
+
+
+def test_a_loss_in_one_bucket_is_said(inside, build):
+    """Slots for eight become two: every bucket is told where it loses."""
+    context_free = action("fewer_slots")
+    starved = inside.fleet.model_copy(
+        update={"engine": inside.fleet.engine.model_copy(update={"max_num_seqs": 2})}
+    )
+    assert context_free.live is False
+    before = [run(Scenario(inside.stream, inside.fleet), inside.config)]
+    after = [run(Scenario(inside.stream, starved), inside.config)]
+    found = effect(before, after, inside.config)
+    assert found.loses
+    assert any("short_chat" in text for text in found.worse)
+
+
+def test_without_an_slo_p99_decides(outside):
+    config = Config.from_dict({"analysis": {"replications": 1, "peak_window_s": 20}})
+    chosen = tuple(action(n) for n in ("no_blind_retries", "station_workers", "scale_out"))
+    plan = rank(replace(outside, config=config, actions=chosen))
+    assert isinstance(plan.holding, Excuse)
+    assert plan.ranked
+    assert all(r.attainment_change is None for r in plan.ranked)
+    assert any("Without an SLO" in note for note in plan.notes)
+
+
+def test_the_same_case_gives_the_same_plan_side_by_side(outside):
+    chosen = tuple(action(n) for n in ("no_blind_retries", "scale_out"))
+    small = replace(outside, actions=chosen, holding=Excuse(reason="not asked"))
+    assert rank(small) == rank(small)
+
+
+def test_progress_runs_to_the_end(outside):
+    told = []
+    chosen = tuple(action(n) for n in ("no_blind_retries", "scale_out"))
+    rank(replace(outside, actions=chosen), progress=lambda text, part: told.append((text, part)))
+    parts = [part for _, part in told]
+    assert parts == sorted(parts)
+    assert parts[-1] == 1.0
