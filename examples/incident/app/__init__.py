@@ -1,0 +1,1 @@
+"""The application under observation: a gateway in front of retrieval, rerank, tools and an LLM engine."""

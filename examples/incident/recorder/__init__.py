@@ -1,0 +1,1 @@
+"""What records the application: OTLP receiver, engine sampler, processes, summary."""
