@@ -13,11 +13,11 @@ from typing import Any, Final
 from pydantic import BaseModel
 from typer.main import get_command
 
-from sojourn.capacity.reference import catalogue_page
+from sojourn.capacity.catalogue import catalogue_page
 from sojourn.cli.verbs import app
 from sojourn.config import Analysis, BucketRule, Buckets, Config, Deployment, Retry, Slo, Station
 from sojourn.records import write_atomic
-from sojourn.trace.schema import tables_page
+from sojourn.trace.reference import tables_page
 
 
 def config_page() -> str:

@@ -12,7 +12,8 @@ from sojourn.attribution.diagnosis import diagnose
 from sojourn.attribution.records import Breakdown, Diagnosis
 from sojourn.capacity import stations
 from sojourn.config import Config
-from sojourn.plan.slo import Judged, Usage, judge, usage
+from sojourn.plan.slo import Judged, judge
+from sojourn.plan.usage import Usage, usage
 from sojourn.trace.tables import Tables
 from sojourn.units import S_PER_HOUR
 from sojourn.workload.buckets import assign
