@@ -20,7 +20,7 @@ Spec = dict[str, Any]
 
 INK: Final = "#010203"
 FAINT: Final = "#040506"
-WIDTH: Final = 620
+WIDTH: Final = 720
 
 PALETTE: Final[dict[str, str]] = {
     # engine: blues; outside: warm; between attempts: red; not explained: grey

@@ -168,7 +168,12 @@ def plan(record: Plan | Excuse) -> list[Block]:
     chosen = [*record.ranked, *([record.bundle] if record.bundle is not None else [])]
     if chosen:
         blocks.append(_ranked_table(chosen, record.baseline))
-        blocks += [Text(text=f"{item.title}: {item.why}") for item in chosen]
+        blocks += [
+            Text(
+                text=f"{item.title} ({item.layer.value} layer): {item.why}. Source: {item.source}."
+            )
+            for item in chosen
+        ]
     blocks.append(_refused_table(record.refused, record.baseline))
     blocks += [Text(text=note, tone="muted") for note in record.notes]
     return blocks
@@ -221,12 +226,12 @@ def _ranked_table(items: list[Ranked], baseline: Outcome) -> TableBlock:
             f" risk {price.risk}; {price.effort}"
         )
         place = "all" if item.name == "bundle" else str(order)
-        rows.append((place, item.title, item.layer.value, p99, met, cost, paid, item.source))
+        rows.append((place, item.title, p99, met, cost, paid))
     return TableBlock(
         caption="Recommended, in order (effects simulated with common random numbers)",
-        columns=("", "action", "layer", "P99 after", "meets SLO", "per success", "price", "source"),
+        columns=("", "action", "P99 after", "meets SLO", "per success", "price"),
         rows=tuple(rows),
-        align="rllrrrll",
+        align="rlrrrl",
     )
 
 
@@ -234,12 +239,12 @@ def _refused_table(items: tuple[Refused, ...], baseline: Outcome) -> TableBlock:
     rows = []
     for item in items:
         p99, met, cost = _outcome_cells(item.outcome, baseline)
-        rows.append((item.title, item.layer.value, p99, met, cost, str(item.excuse)))
+        rows.append((item.title, p99, met, cost, str(item.excuse)))
     return TableBlock(
         caption="Why not the others",
-        columns=("action", "layer", "P99 after", "meets SLO", "per success", "why not"),
+        columns=("action", "P99 after", "meets SLO", "per success", "why not"),
         rows=tuple(rows),
-        align="llrrrl",
+        align="lrrrl",
     )
 
 

@@ -140,9 +140,9 @@ def _verdicts(diagnosis: Diagnosis) -> list[Block]:
                     f"{head}: {words(verdict.bottleneck.value)}{place}"
                     f" ({format_share(verdict.confidence)} sure{part})"
                 ),
-                columns=("", "evidence", "rule"),
+                columns=("", "evidence"),
                 rows=tuple(
-                    ("for" if fact.supports else "against", fact.statement, words(fact.rule))
+                    ("for" if fact.supports else "against", fact.statement)
                     for fact in verdict.evidence
                 ),
             )
