@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
@@ -61,6 +62,9 @@ def _one_clock(parts: list[Tables]) -> list[Tables]:
         return parts
     with_rows = [part for part in timed if any(part.table(t).num_rows for t in _ROW_TABLES)]
     keepers = with_rows or timed[:1]
+    if all(part.clock.kind == "epoch" for part in keepers):
+        dated = [part for part in timed if part.clock.kind == "epoch"]
+        parts = [_dated(part, dated) for part in parts]
     if len(keepers) > 1 and any(part.clock.kind != "epoch" for part in keepers):
         raise InputError(
             "two sources with requests have clocks without a common zero: "
@@ -79,6 +83,40 @@ def _one_clock(parts: list[Tables]) -> list[Tables]:
     ]
 
 
+def _dated(log: Tables, keepers: Sequence[Tables]) -> Tables:
+    """A log without a year, placed in the year of the traces when it then overlaps them.
+
+    Only where no other engine samples are there: two accounts of one replica would count twice.
+    """
+    told = log.meta.get("engine_log.first_line")
+    others = any(part.engine_samples.num_rows for part in keepers)
+    if told is None or others or not log.engine_samples.num_rows:
+        return log
+    begin = min(part.clock.origin_epoch_s for part in keepers)
+    ends = [
+        part.clock.origin_epoch_s + float(pc.max(part.requests.column("arrival_s")).as_py())
+        for part in keepers
+        if part.requests.num_rows
+    ]
+    first = datetime.fromisoformat(told)
+    year = datetime.fromtimestamp(begin, tz=UTC).year
+    length = float(pc.max(log.engine_samples.column("t_s")).as_py())
+    try:
+        origin = first.replace(year=year).timestamp()
+    except ValueError:
+        return log
+    if not ends or origin > max(ends) or origin + length < begin:
+        return log
+    issue = Issue(
+        action="noted",
+        reason=f"engine log placed in {year}, UTC: so it overlaps the traces",
+        count=1,
+        source=", ".join(log.quality.sources),
+    )
+    quality = log.quality.model_copy(update={"issues": (*log.quality.issues, issue)})
+    return replace(log, clock=Clock(kind="epoch", origin_epoch_s=origin), quality=quality)
+
+
 def _without_samples(part: Tables, kind: str) -> Tables:
     count = part.engine_samples.num_rows
     issue = Issue(
@@ -91,7 +129,10 @@ def _without_samples(part: Tables, kind: str) -> Tables:
     quality = part.quality.model_copy(
         update={"kept": part.quality.kept - count, "issues": (*part.quality.issues, issue)}
     )
-    return Tables(aggregates=part.aggregates, quality=quality, meta=part.meta, clock=part.clock)
+    index = part.aggregates.column_names.index("t_s")
+    no_times = pa.nulls(part.aggregates.num_rows, pa.float64())
+    aggregates = part.aggregates.set_column(index, part.aggregates.schema.field(index), no_times)
+    return Tables(aggregates=aggregates, quality=quality, meta=part.meta, clock=part.clock)
 
 
 def _timed(part: Tables) -> bool:

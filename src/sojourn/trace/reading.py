@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 import yaml
 
 from sojourn.config import Config
@@ -15,6 +16,8 @@ from sojourn.trace.merge import merge
 from sojourn.trace.quality import clean
 from sojourn.trace.readers import (
     agentic,
+    column_files,
+    column_layouts,
     columns,
     engine_log,
     jaeger,
@@ -24,6 +27,7 @@ from sojourn.trace.readers import (
     refused,
     vllm_bench,
 )
+from sojourn.trace.readers.span_tables import INSTANCE
 from sojourn.trace.sources import Head, Progress, expand, head_of, silent
 from sojourn.trace.store import MANIFEST
 from sojourn.trace.tables import Issue, Quality, Tables
@@ -104,8 +108,27 @@ def read(
     merged = merge(parts)
     if len(parts) > 1:
         merged = clean(merged)
+    merged = _aligned(merged)
     quality = merged.quality.merged(Quality(issues=tuple(issues)))
     return replace(merged, quality=quality, meta={**_recording_meta(files), **merged.meta})
+
+
+def _aligned(tables: Tables) -> Tables:
+    """Replicas of calls under the names that the engine samples use, where traces tell both."""
+    sampled = set(tables.engine_samples.column("replica").unique().to_pylist()) - {None}
+    known = {
+        key.removeprefix(INSTANCE): name
+        for key, name in tables.meta.items()
+        if key.startswith(INSTANCE) and name in sampled
+    }
+    known = {address: name for address, name in known.items() if address not in sampled}
+    if not known:
+        return tables
+    replicas = tables.calls.column("replica").to_pylist()
+    renamed = pa.array([known.get(name, name) for name in replicas], pa.string())
+    index = tables.calls.column_names.index("replica")
+    calls = tables.calls.set_column(index, tables.calls.schema.field(index), renamed)
+    return replace(tables, calls=calls)
 
 
 def _sorted_out(
@@ -134,9 +157,9 @@ def _sorted_out(
 
 
 def _has_arrivals(path: Path, config: Config) -> bool:
-    names = columns.column_files.header(head_of(path))
-    layout = columns.layout_of(names, config)
-    return layout is None or columns.has_arrivals(layout)
+    names = column_files.header(head_of(path))
+    layout = column_layouts.layout_of(names, config)
+    return layout is None or column_layouts.has_arrivals(layout)
 
 
 def _is_aside(path: Path) -> bool:
@@ -158,7 +181,7 @@ def detect(path: Path, config: Config | None = None) -> str:
     """
     head = head_of(path)
     if config is not None and config.columns:
-        names = set(columns.column_files.header(head))
+        names = set(column_files.header(head))
         if set(config.columns.values()) & names:
             return columns.NAME
     for name, known in FORMATS.items():

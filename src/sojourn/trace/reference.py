@@ -36,7 +36,8 @@ def _rows(columns: tuple[Column, ...]) -> str:
     for column in columns:
         required = " *Required.*" if column.required else ""
         lines.append(
-            f"| `{column.name}` | {_type(column.type)} | {column.unit} | {column.meaning}{required} |"
+            f"| `{column.name}` | {_type(column.type)} | {column.unit} |"
+            f" {column.meaning}{required} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -1,1 +1,1 @@
-"""One module per input format: `sniff(head)` recognises content, `read(paths, ...)` makes Tables."""
+"""One module per input format: `sniff(head)` knows it, `read(paths, ...)` reads it."""

@@ -16,7 +16,7 @@ from sojourn.records import TtftOrigin
 from sojourn.trace.ledger import Ledger
 from sojourn.trace.merge import merge
 from sojourn.trace.quality import MAX_TOKENS
-from sojourn.trace.sources import Head, Progress, json_values, silent
+from sojourn.trace.sources import Head, Progress, Raw, json_values, silent
 from sojourn.trace.tables import Clock, Tables, from_rows
 
 NAME: Final = "agentic_sessions"
@@ -61,6 +61,8 @@ def _read_one(path: Path, progress: Progress) -> Tables:
     ledger.add(
         "noted", "sessions carry no common clock: each starts at zero", len(seen) if requests else 0
     )
+    order = sorted(range(len(requests)), key=lambda i: float(requests[i]["arrival_s"]))
+    requests = [requests[i] for i in order]
     return Tables.of(
         {"requests": from_rows("requests", requests), "calls": from_rows("calls", calls)},
         clock=Clock(kind="relative"),
@@ -79,17 +81,17 @@ def _calls(items: list[Any], start: float = 0.0, depth: int = 0) -> Iterator[Any
             yield item
 
 
-def _whole(value: Any) -> int | None:
+def _whole(value: Raw) -> int | None:
     ok = isinstance(value, int | float) and not isinstance(value, bool)
     return int(value) if ok and 0 <= value <= MAX_TOKENS else None
 
 
-def _seconds(value: Any) -> float | None:
+def _seconds(value: Raw) -> float | None:
     ok = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if ok and 0 <= value <= MAX_SESSION_S else None
 
 
-def _blocks(hashes: Any, scope: int) -> list[int] | None:
+def _blocks(hashes: Raw, scope: int) -> list[int] | None:
     """Block hashes; those of a local scope are told apart by session in the upper bits."""
     if not isinstance(hashes, list):
         return None
@@ -99,7 +101,7 @@ def _blocks(hashes: Any, scope: int) -> list[int] | None:
 
 
 def _pair(
-    call: Any, session: str, turn: int, header: dict[str, Any], scope: int
+    call: Raw, session: str, turn: int, header: dict[str, Any], scope: int
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
     if not isinstance(call, dict):
         return None

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from sojourn.config import Config
 from sojourn.errors import InputError
 from sojourn.trace.ledger import Ledger
-from sojourn.trace.sources import Head, json_values, read_all, read_text
+from sojourn.trace.sources import Head, Raw, json_values, read_all, read_text
 
 DELIMITERS: Final = (",", "\t", ";", "|")
 PARQUET_MAGIC: Final = b"PAR1"
@@ -85,7 +85,7 @@ def _csv(path: Path, ledger: Ledger) -> pa.Table:
     delimiter = max(DELIMITERS, key=first.count)
     skipped: list[str] = []
 
-    def bad_row(row: Any) -> str:
+    def bad_row(row: Raw) -> str:
         skipped.append(f"row {row.number}: {row.actual_columns} cells, expected {len(names)}")
         return "skip"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import duckdb
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from sojourn.trace.ledger import Ledger
 from sojourn.trace.readers.words import status_of_text
 from sojourn.trace.schema import TABLES
+from sojourn.trace.sources import Raw
 
 UNIT_NS: Final = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 EPOCH_FLOORS: Final = (("ns", 1e17), ("us", 1e14), ("ms", 1e11), ("s", 1e8))
@@ -36,8 +37,8 @@ def strings(column: pa.ChunkedArray) -> pa.Array:
     return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
 
 
-def _tried(column: pa.Array, cast: str) -> np.ndarray:
-    """DuckDB's TRY_CAST of a string column, as numpy with NaN or 0 where it fails."""
+def _tried(column: pa.Array, cast: str) -> pa.Array:
+    """DuckDB's TRY_CAST of a string column `v`, null where it fails."""
     table = pa.table({"v": column})
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
@@ -96,7 +97,7 @@ def instants(
 
 
 def _numeric_instants(
-    column: Any, unit: str, ledger: Ledger, name: str, *, integers: bool
+    column: Raw, unit: str, ledger: Ledger, name: str, *, integers: bool
 ) -> tuple[np.ndarray, np.ndarray, str]:
     values = np.array(
         column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64
@@ -127,8 +128,10 @@ def _numeric_instants(
 def duration_unit(name: str) -> float:
     """Seconds in one unit of a duration column, told by its name; seconds without a hint."""
     plain = name.lower()
-    for suffix, factor in (("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
-        if plain.endswith((f"_{suffix}", f"({suffix})", f" {suffix}", f".{suffix}")):
+    for suffix, factor in (("ms", 1e-3), ("milliseconds", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
+        if plain.endswith(tuple(f"{mark}{suffix}" for mark in ("_", "(", " ", ".", "-"))):
+            return factor
+        if plain.endswith(f"({suffix})"):
             return factor
     return 1.0
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,161 +18,23 @@ from sojourn.trace.ledger import Ledger
 from sojourn.trace.merge import merge
 from sojourn.trace.quality import MAX_SPREAD_S, MAX_TOKENS, far_off
 from sojourn.trace.readers import column_files, column_values
+from sojourn.trace.readers.column_layouts import (
+    DURATIONS,
+    UNIT_SUFFIX,
+    Layout,
+    has_arrivals,
+    layout_of,
+)
 from sojourn.trace.sources import Head, Progress, silent
 from sojourn.trace.tables import Clock, Tables, empty
 
 NAME: Final = "columns"
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Which of their columns is which of ours."""
-
-    name: str
-    columns: dict[str, str]
-    """Ours to theirs. Ours is `requests.x`, `calls.x`, `engine_samples.x`, or a duration that
-    is added to the arrival: `requests.duration_s`, `calls.ttft_s`."""
-    unit: str = ""
-    """Of the arrival, where the header cannot tell: s, ms, us, ns."""
-    zero_output_failed: bool = False
-    """Whether a row without output tokens is a failed request."""
-    notes: tuple[str, ...] = field(default=())
-
-
-LAYOUTS: Final = (
-    Layout(
-        "Azure LLM inference 2023/2024",
-        {
-            "requests.arrival_s": "TIMESTAMP",
-            "calls.input_tokens": "ContextTokens",
-            "calls.output_tokens": "GeneratedTokens",
-            "calls.images": "NumImages",
-        },
-        notes=("times without zone are taken as UTC",),
-    ),
-    Layout(
-        "BurstGPT",
-        {
-            "requests.arrival_s": "Timestamp",
-            "requests.session_id": "Session ID",
-            "requests.duration_s": "Elapsed time",
-            "requests.route": "Log Type",
-            "calls.model": "Model",
-            "calls.input_tokens": "Request tokens",
-            "calls.output_tokens": "Response tokens",
-        },
-        unit="s",
-        zero_output_failed=True,
-        notes=("rows without response tokens are failed requests",),
-    ),
-    Layout(
-        "Vidur / Splitwise",
-        {
-            "requests.arrival_s": "arrived_at",
-            "calls.input_tokens": "num_prefill_tokens",
-            "calls.output_tokens": "num_decode_tokens",
-        },
-        unit="s",
-    ),
-    Layout(
-        "Splitwise",
-        {
-            "requests.request_id": "request_id",
-            "requests.arrival_s": "arrival_timestamp",
-            "calls.input_tokens": "prompt_size",
-            "calls.output_tokens": "token_size",
-        },
-        unit="s",
-    ),
-    Layout(
-        "LLMServingSim",
-        {
-            "requests.arrival_s": "arrival_time_ns",
-            "calls.input_tokens": "input_toks",
-            "calls.output_tokens": "output_toks",
-        },
-        unit="ns",
-    ),
-)
-OPTIONAL: Final = frozenset(
-    {
-        "calls.images",
-        "requests.session_id",
-        "requests.duration_s",
-        "requests.route",
-        "requests.request_id",
-    }
-)
-ALIASES: Final[dict[str, tuple[str, ...]]] = {
-    "requests.arrival_s": (
-        "arrivals", "arrivaltime", "arrivaltimestamp", "arrivedat", "starttime", "startedat",
-        "requesttime", "timestamp", "time", "ts", "createdat", "start",
-    ),
-    "requests.end_s": ("ends", "endtime", "endedat", "finishtime", "completedat"),
-    "requests.duration_s": ("durations", "latencys", "e2es", "elapseds", "duration", "e2elatency"),
-    "requests.request_id": ("requestid", "xrequestid", "reqid", "id"),
-    "requests.session_id": ("sessionid", "conversationid", "chatid"),
-    "requests.tenant": ("tenant", "team", "teamid", "customer", "userid", "user", "enduser"),
-    "requests.route": ("route", "routename", "endpoint", "path", "modelgroup"),
-    "requests.status": ("status", "statuscode", "responsecode", "httpstatus"),
-    "calls.model": ("model", "modelname", "genairesponsemodel", "genairequestmodel"),
-    "calls.input_tokens": (
-        "inputtokens", "prompttokens", "contexttokens", "inputlength", "numprefilltokens",
-        "inputtoks", "requesttokens", "genaiusageinputtokens", "promptlen", "inputlen",
-        "promptlength",
-    ),
-    "calls.cached_tokens": ("cachedtokens", "cachereadinputtokens", "prefixtokens"),
-    "calls.output_tokens": (
-        "outputtokens", "completiontokens", "generatedtokens", "outputlength", "numdecodetokens",
-        "outputtoks", "responsetokens", "genaiusageoutputtokens", "outputlen",
-    ),
-    "calls.ttft_s": ("ttfts", "ttft", "timetofirsttoken", "timetofirsttokens"),
-}  # fmt: skip
-"""Header words of home-made logs, without case and punctuation; tried when no layout fits."""
-TIMES: Final = frozenset({"requests.arrival_s", "calls.arrival_s", "engine_samples.t_s"})
-_PLAIN: Final = re.compile(r"[^a-z0-9]")
-DURATIONS: Final = {"requests.duration_s": "requests.end_s", "calls.ttft_s": "calls.first_token_s"}
-UNIT_SUFFIX: Final = (("_ns", "ns"), ("_us", "us"), ("_ms", "ms"), ("_s", "s"), ("(ms)", "ms"))
-
-
 def sniff(head: Head) -> bool:
     """Whether the header names known columns (arrival with tokens, or lengths alone)."""
     names = column_files.header(head)
     return bool(names) and layout_of(names, Config()) is not None
-
-
-def layout_of(names: Sequence[str], config: Config) -> Layout | None:
-    """The layout of a header: the user's map, a published trace, or known words."""
-    if config.columns:
-        return Layout("sojourn.yaml columns", dict(config.columns))
-    present = set(names)
-    for layout in LAYOUTS:
-        needed = {theirs for ours, theirs in layout.columns.items() if ours not in OPTIONAL}
-        if needed <= present:
-            kept = {ours: theirs for ours, theirs in layout.columns.items() if theirs in present}
-            return Layout(layout.name, kept, layout.unit, layout.zero_output_failed, layout.notes)
-    plain = {_PLAIN.sub("", name.lower()): name for name in reversed(names)}
-    found = {
-        ours: plain[word]
-        for ours, words in ALIASES.items()
-        for word in reversed(words)
-        if word in plain
-    }
-    if "calls.input_tokens" not in found or (
-        "requests.arrival_s" not in found and not _is_lengths(present)
-    ):
-        return None
-    told = ", ".join(f"{ours} from {theirs!r}" for ours, theirs in sorted(found.items()))
-    return Layout("columns by name", found, notes=(f"columns taken by name: {told}",))
-
-
-def has_arrivals(layout: Layout) -> bool:
-    """Whether rows have a time."""
-    return bool(TIMES & set(layout.columns))
-
-
-def _is_lengths(names: set[str]) -> bool:
-    return bool(names & {"input_length", "num_prefill_tokens", "prompt_len", "input_len"})
 
 
 def read(paths: Sequence[Path], config: Config, progress: Progress = silent) -> Tables:
@@ -195,7 +56,7 @@ def _read_one(path: Path, config: Config, *, many: bool) -> Tables:
     layout = layout_of(data.column_names, config)
     if layout is None:
         raise InputError(
-            f"has the columns {', '.join(data.column_names[:12])}, none known as arrival and tokens",
+            f"has the columns {', '.join(data.column_names[:12])}: none known as arrival or tokens",
             path=path,
             todo="Say which is which under `columns:` in sojourn.yaml",
         )
@@ -370,11 +231,12 @@ def _columns(values: _Values, ids: pa.Array) -> tuple[pa.Table, pa.Table]:
     for name in ("model", "pool", "replica"):
         calls[name] = values.text(f"calls.{name}")
     for name in (
-        "input_tokens", "cached_tokens", "reasoning_tokens", "image_tokens", "images", "preemptions",
+        "input_tokens", "cached_tokens", "reasoning_tokens", "image_tokens", "images",
+        "preemptions",
     ):  # fmt: skip
         calls[name] = values.whole(f"calls.{name}")
-    origin = np.where(np.isnan(first), None, str(TtftOrigin.GATEWAY))
-    calls["ttft_origin"] = pa.array(origin, type=pa.string())
+    told = pa.array(~np.isnan(first))
+    calls["ttft_origin"] = pc.if_else(told, pa.scalar(str(TtftOrigin.GATEWAY)), None)
     return pa.table(requests), pa.table(calls)
 
 

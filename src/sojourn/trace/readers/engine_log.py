@@ -19,6 +19,8 @@ from sojourn.trace.sources import Head, Progress, lines_of, silent
 from sojourn.trace.tables import Clock, Tables, from_rows
 
 NAME: Final = "engine_log"
+YEARLESS: Final = "engine_log.first_line"
+"""Month, day and time of the first line, for a log without a year; UTC unless told."""
 MARKS: Final = ("Avg prompt throughput:", "Decode batch", "Prefill batch")
 LAUNCH_MARKS: Final = ("vLLM API server version", "Initializing a V1 LLM engine",
                        "Initializing an LLM engine", "server_args=ServerArgs(",
@@ -29,7 +31,7 @@ _VLLM: Final = {
     "generation_tokens_per_s": re.compile(rf"Avg generation throughput: {_NUM} tokens/s"),
     "running": re.compile(rf"Running: {_NUM} req"),
     "waiting": re.compile(rf"(?:Waiting|Pending): {_NUM} req"),
-    "kv_usage": re.compile(rf"GPU KV cache usage: {_NUM}%"),
+    "kv_usage": re.compile(rf"(?:GPU|CPU|XPU|TPU) KV cache usage: {_NUM}%"),
 }
 _SWAPPED: Final = re.compile(rf"Swapped: {_NUM} req")
 _HIT_RATE: Final = re.compile(rf"(?<!External )(?<!MM )[Pp]refix cache hit rate: (?:GPU: )?{_NUM}%")
@@ -52,12 +54,21 @@ _SHORT: Final = re.compile(
     r"\b(?:INFO|WARNING|ERROR|DEBUG)\s+(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?"
 )
 FACTS: Final = {
-    "engine.kv_blocks": re.compile(rf"# (?:GPU|CUDA|cuda) blocks: {_NUM}|num_gpu_blocks(?:_override)?\s?(?:is|=|:)\s?{_NUM}"),
-    "engine.kv_cache_tokens": re.compile(rf"GPU KV cache size: {_NUM} tokens|max_total_num_tokens={_NUM}"),
-    "engine.max_concurrency": re.compile(rf"Maximum concurrency for {_NUM} tokens per request: {_NUM}x"),
+    "engine.kv_blocks": re.compile(
+        rf"# (?:GPU|CUDA|cuda) blocks: {_NUM}"
+        rf"|num_gpu_blocks(?:_override)?\s?(?:is|=|:)\s?{_NUM}"
+    ),
+    "engine.kv_cache_tokens": re.compile(
+        rf"[GC]PU KV cache size: {_NUM} tokens|max_total_num_tokens={_NUM}"
+    ),
+    "engine.max_concurrency": re.compile(
+        rf"Maximum concurrency for {_NUM} tokens per request: {_NUM}x"
+    ),
     "engine.max_model_len": re.compile(rf"max_(?:model|seq)_len[=:'\" ]+{_NUM}|context_len={_NUM}"),
     "engine.max_num_seqs": re.compile(rf"max_num_seqs[=:'\" ]+{_NUM}|max_running_requests={_NUM}"),
-    "engine.max_num_batched_tokens": re.compile(rf"max_num_batched_tokens[=:'\" ]+{_NUM}|chunked_prefill_size={_NUM}"),
+    "engine.max_num_batched_tokens": re.compile(
+        rf"max_num_batched_tokens[=:'\" ]+{_NUM}|chunked_prefill_size={_NUM}"
+    ),
     "engine.tensor_parallel": re.compile(rf"tensor_parallel_size[=:'\" ]+{_NUM}|\btp_size={_NUM}"),
     "engine.block_size": re.compile(rf"\bblock_size[=:'\" ]+{_NUM}"),
     "engine.version": re.compile(r"vLLM API server version (\S+)|LLM engine \((v[^)]+)\)"),
@@ -136,7 +147,8 @@ def _statistics(line: str, number: int, log: _Log) -> None:
         return
     replica = _replica(line, log)
     if vllm:
-        values["kv_usage"] = values["kv_usage"] / 100 if "kv_usage" in values else None
+        percent = values.get("kv_usage")
+        values["kv_usage"] = None if percent is None else percent / 100
         if swapped := _SWAPPED.search(line):
             values["waiting"] = (values.get("waiting") or 0.0) + (_float(swapped[1]) or 0.0)
         if rate := _HIT_RATE.search(line):
@@ -227,9 +239,10 @@ def _tables(log: _Log) -> Tables:
     if "naive" in kinds:
         ledger.add("noted", "log times without a zone are taken as UTC")
     if "yearless" in kinds:
-        ledger.add("noted", "log times have no year: clock relative to the first line")
+        ledger.add("noted", "log times have no year and no zone")
         if len(kinds) > 1:
             _drop_dated(log)
+            kinds = {"yearless"}
     stamps = [when.timestamp() for when, _ in log.times]
     _drop_far(log, stamps)
     origin = min((when.timestamp() for when, _ in log.times), default=0.0)
@@ -256,8 +269,14 @@ def _tables(log: _Log) -> Tables:
         },
         clock=Clock(kind="epoch" if epoch else "relative", origin_epoch_s=origin if epoch else 0.0),
         quality=ledger.quality(),
-        meta=log.facts,
+        meta=log.facts | _first_line(log, kinds),
     )
+
+
+def _first_line(log: _Log, kinds: set[str]) -> dict[str, str]:
+    if "yearless" not in kinds or not log.times:
+        return {}
+    return {YEARLESS: min(when for when, _ in log.times).isoformat()}
 
 
 def _keep(log: _Log, good: list[bool], reason: str) -> None:

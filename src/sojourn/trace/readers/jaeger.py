@@ -10,7 +10,7 @@ from sojourn.config import Config
 from sojourn.trace.ledger import Ledger
 from sojourn.trace.readers import span_tables
 from sojourn.trace.readers.spans import NAMES, Span, truth
-from sojourn.trace.sources import Head, Progress, json_values, silent
+from sojourn.trace.sources import Head, Progress, Raw, json_values, silent
 from sojourn.trace.tables import Tables
 
 NAME: Final = "jaeger"
@@ -39,7 +39,7 @@ def spans_of(path: Path, ledger: Ledger, progress: Progress) -> Iterator[Span]:
             yield from _of_trace(trace, row, ledger)
 
 
-def _of_trace(trace: Any, row: int, ledger: Ledger) -> Iterator[Span]:
+def _of_trace(trace: Raw, row: int, ledger: Ledger) -> Iterator[Span]:
     spans = trace.get("spans") if isinstance(trace, dict) else None
     if not isinstance(spans, list):
         ledger.read += 1

@@ -13,7 +13,7 @@ from sojourn.config import Config
 from sojourn.trace.ledger import Ledger
 from sojourn.trace.merge import merge
 from sojourn.trace.quality import MAX_SPREAD_S, MAX_TOKENS, far_off
-from sojourn.trace.sources import Head, Progress, json_values, silent
+from sojourn.trace.sources import Head, Progress, Raw, json_values, silent
 from sojourn.trace.tables import Clock, Tables
 
 NAME: Final = "mooncake"
@@ -53,7 +53,7 @@ def _read_one(path: Path, progress: Progress, prefix: str) -> Tables:
     return _tables(rows, ids, ledger, unit=unit, block=block)
 
 
-def _row(number: int, value: Any) -> tuple[Any, ...] | None:
+def _row(number: int, value: Raw) -> tuple[Any, ...] | None:
     """(row, time, input, output, hashes, session, raw time), or None."""
     if not isinstance(value, dict):
         return None
@@ -72,7 +72,7 @@ def _row(number: int, value: Any) -> tuple[Any, ...] | None:
     return number, time, int(tokens_in), int(tokens_out), blocks, session, raw
 
 
-def _number(value: Any) -> float | None:
+def _number(value: Raw) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

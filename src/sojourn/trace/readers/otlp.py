@@ -1,4 +1,4 @@
-"""OTLP files: JSON (lines, one object, Tempo's `batches`) and protobuf, plain or length-prefixed."""
+"""OTLP files: JSON (lines, one object, Tempo's `batches`) and protobuf, also length-prefixed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sojourn.errors import InputError
 from sojourn.trace.ledger import Ledger
 from sojourn.trace.readers import span_tables
 from sojourn.trace.readers.spans import IMAGE_MESSAGES, IMAGE_TYPE, NAMES, Span
-from sojourn.trace.sources import Head, Progress, json_values, read_all, silent
+from sojourn.trace.sources import Head, Progress, Raw, json_values, read_all, silent
 from sojourn.trace.tables import Tables
 
 NAME: Final = "otlp"
@@ -56,7 +56,7 @@ def spans_of(path: Path, ledger: Ledger, progress: Progress) -> Iterator[Span]:
             yield from _of_resource(group, row, ledger)
 
 
-def resource_spans(value: Any) -> list[Any] | None:
+def resource_spans(value: Raw) -> list[Any] | None:
     """The ResourceSpans of a document, under any of the names they go by."""
     if not isinstance(value, dict):
         return None
@@ -68,7 +68,7 @@ def resource_spans(value: Any) -> list[Any] | None:
     return None
 
 
-def _of_resource(group: Any, row: int, ledger: Ledger) -> Iterator[Span]:
+def _of_resource(group: Raw, row: int, ledger: Ledger) -> Iterator[Span]:
     try:
         resource = attributes((group.get("resource") or {}).get("attributes") or ())
         scopes = group.get("scopeSpans") or group.get("instrumentationLibrarySpans") or ()
@@ -134,7 +134,7 @@ def attributes(items: Sequence[Any]) -> dict[str, Any]:
     return out
 
 
-def _value(value: dict[str, Any]) -> Any:
+def _value(value: dict[str, Any]) -> Raw:
     for kind, raw in value.items():
         if kind == "intValue":
             return int(raw)
@@ -255,7 +255,7 @@ def _pieces(data: bytes) -> Iterator[bytes]:
         at = inner + size
 
 
-def _from_proto(raw: Any, resource: dict[str, Any], row: int) -> Span:
+def _from_proto(raw: Raw, resource: dict[str, Any], row: int) -> Span:
     first = None
     for event in raw.events:
         if first is None and any(word in event.name.lower() for word in FIRST_TOKEN_EVENTS):
@@ -279,7 +279,7 @@ def _from_proto(raw: Any, resource: dict[str, Any], row: int) -> Span:
     )
 
 
-def _proto_attributes(items: Any) -> dict[str, Any]:
+def _proto_attributes(items: Raw) -> dict[str, Any]:
     out: dict[str, Any] = {}
     images = 0
     for item in items:
@@ -293,7 +293,7 @@ def _proto_attributes(items: Any) -> dict[str, Any]:
     return out
 
 
-def _proto_value(value: Any) -> Any:
+def _proto_value(value: Raw) -> Raw:
     kind = value.WhichOneof("value")
     if kind == "array_value":
         return [_proto_value(item) for item in value.array_value.values]

@@ -39,26 +39,27 @@ _KEYED: Final[tuple[tuple[str, frozenset[str]], ...]] = (
 )  # fmt: skip
 
 
+_MAGIC: Final[tuple[tuple[int, bytes, str], ...]] = (
+    (0, b"SQLite format 3\x00", "SQLite database (Nsight Systems export?)"),
+    (257, b"ustar", "tar archive (ServeGen client data?)"),
+    (0, b"PK\x03\x04", "zip archive (unpack it first)"),
+    (0, b"\x28\xb5\x2f\xfd", "zstandard file (unpack it first)"),
+    (0, b"PAR1", "Parquet with unknown columns (map them under `columns:` in sojourn.yaml)"),
+)
+_STARTS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
+    (("# HELP", "# TYPE", "DCGM_FI_", "vllm:", "sglang:"), "Prometheus scrape"),
+    (("# gpu", "# Idx", "#Date"), "nvidia-smi dmon output"),
+)
+
+
 def name_of(head: Head) -> str | None:
     """Name of a known format that is not served yet, or None."""
-    data = head.data
-    if data.startswith(b"SQLite format 3\x00"):
-        return "SQLite database (Nsight Systems export?)"
-    if data[257:262] == b"ustar":
-        return "tar archive (ServeGen client data?)"
-    if data.startswith(b"PK\x03\x04"):
-        return "zip archive (unpack it first)"
-    if data.startswith(b"\x28\xb5\x2f\xfd"):
-        return "zstandard file (unpack it first)"
-    if data.startswith(b"PAR1"):
-        return "Parquet file with unknown columns (map them under `columns:` in sojourn.yaml)"
+    for at, magic, name in _MAGIC:
+        if head.data[at : at + len(magic)] == magic:
+            return name
     if head.is_binary:
         return None
     if head.is_json:
         return next((name for name, keys in _KEYED if keys <= head.keys), None)
     start = head.text[:2048].lstrip()
-    if start.startswith(("# HELP", "# TYPE", "DCGM_FI_", "vllm:", "sglang:")):
-        return "Prometheus scrape"
-    if start.startswith(("# gpu", "# Idx", "#Date")):
-        return "nvidia-smi dmon output"
-    return None
+    return next((name for marks, name in _STARTS if start.startswith(marks)), None)

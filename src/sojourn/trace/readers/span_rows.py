@@ -16,9 +16,12 @@ from sojourn.trace.readers.span_trees import close_open_ends, fit, roots_of, wal
 from sojourn.trace.readers.spans import Span, first, nanoseconds, number, text, truth, whole
 from sojourn.trace.readers.stages import ATTEMPT_NAME, Role, classify
 from sojourn.trace.readers.words import status_of_text
+from sojourn.trace.sources import Raw
 
 ARRIVAL_OF_CALL: Final = 15
 MAX_ATTEMPTS: Final = 1_000
+CALL_NAMES: Final = ("chat ", "text_completion", "generate_content", "completion")
+"""How the conventions name a model call; calls of other names become `chat MODEL`."""
 MEASURED: Final = str(Provenance.MEASURED)
 
 
@@ -31,6 +34,8 @@ class Rows:
     spans: list[list[Any]] = field(default_factory=list)
     replicas: list[tuple[str | None, str | None]] = field(default_factory=list)
     """Of each call: the address asked, and the engine instance that answered."""
+    instances: dict[str, str] = field(default_factory=dict)
+    """The one instance behind an address, where there is exactly one."""
 
 
 @dataclass
@@ -111,10 +116,10 @@ def _contexts(root: Span, tree: _Tree) -> Iterator[tuple[Span, int | None, str |
         span, attempt, call = stack.pop()
         role = tree.roles[span.id][0]
         resend = whole(first(span.attrs, names.RESEND))
-        if resend is not None and 0 <= resend < MAX_ATTEMPTS and role is not Role.STAGE:
-            if role is Role.HOLDER or attempt is None:
-                attempt = resend
-                tree.attempts.add(attempt)
+        counts = role is Role.HOLDER or (role is not Role.STAGE and attempt is None)
+        if resend is not None and 0 <= resend < MAX_ATTEMPTS and counts:
+            attempt = resend
+            tree.attempts.add(attempt)
         if (role is Role.CALL and len(tree.engines.get(span.id, ())) < 2) or (
             role is Role.ENGINE and call is None
         ):
@@ -145,9 +150,12 @@ def _span_rows(span: Span, attempt: int | None, call: str | None, tree: _Tree, o
     room = (span.end - span.start) / 1e9
     if wait is not None:
         wait = min(max(wait, 0.0), room)
+    name = span.name
+    if role is Role.CALL and not name.lower().startswith(CALL_NAMES):
+        name = f"chat {text(first(span.attrs, names.MODEL)) or name}"
     out.spans.append(
         [span.id, tree.request, attempt, call, None if stage is None else str(stage),
-         text(span.name), span.start, span.end, wait, span.parent or None, status_of(span),
+         text(name), span.start, span.end, wait, span.parent or None, status_of(span),
          MEASURED]
     )  # fmt: skip
     if role is not Role.ENGINE:
@@ -171,9 +179,11 @@ def _call_rows(root: Span, tree: _Tree, out: Rows, attempts: dict[str, int | Non
         if role is Role.CALL:
             engines = tree.engines.get(span.id, [])
             taken.update(engine.id for engine in engines)
-            for engine in engines or [None]:
-                alone = len(engines) < 2
-                _call_row(span, engine, tree, out, (attempts.get(span.id), alone))
+            place = (attempts.get(span.id), len(engines) < 2)
+            if not engines:
+                _call_row(span, None, tree, out, place)
+            for engine in engines:
+                _call_row(span, engine, tree, out, place)
         elif role is Role.ENGINE and span.id not in taken:
             _call_row(None, span, tree, out, (attempts.get(span.id), True))
 
@@ -299,7 +309,7 @@ def _route(root: Span, tree: _Tree) -> str | None:
     return None if role in (Role.CALL, Role.ENGINE) else text(root.name)
 
 
-def _degraded(value: Any) -> list[str] | None:
+def _degraded(value: Raw) -> list[str] | None:
     if isinstance(value, list):
         return [word for item in value if (word := text(item))]
     word = text(value)
@@ -343,6 +353,11 @@ def name_replicas(out: Rows) -> None:
     for address, instance in out.replicas:
         if instance is not None:
             behind[address].add(instance)
+    out.instances = {
+        address: next(iter(instances))
+        for address, instances in behind.items()
+        if address is not None and len(instances) == 1
+    }
     for row, (address, instance) in zip(out.calls, out.replicas, strict=True):
         shared = len(behind[address]) > 1
         row[6] = (instance or address) if shared or address is None else address

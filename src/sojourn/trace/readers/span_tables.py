@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,9 @@ from sojourn.trace.tables import Clock, Tables
 
 Source = Callable[[Path, Ledger, Progress], Iterator[Span]]
 EARLIEST_NS: Final = 946_684_800 * 10**9  # the year 2000: no tracing format is older
+INSTANCE: Final = "otlp.instance."
+"""Prefix of a key in `meta` that tells which engine instance answers behind an address."""
+MAX_INSTANCES: Final = 256
 LATEST_NS: Final = 4_102_444_800 * 10**9  # the year 2100
 
 
@@ -28,9 +32,15 @@ def read_spans(paths: Sequence[Path], source: Source, progress: Progress) -> Tab
     """Tables of all spans in several files of one format."""
     ledger = Ledger(", ".join(str(path) for path in paths))
     spans: list[Span] = []
-    for path in paths:
-        spans.extend(source(path, ledger, progress))
-    return build(spans, ledger, progress)
+    collecting = gc.isenabled()
+    gc.disable()  # a million small live objects: each full collection would walk all of them
+    try:
+        for path in paths:
+            spans.extend(source(path, ledger, progress))
+        return build(spans, ledger, progress)
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def build(spans: list[Span], ledger: Ledger, progress: Progress) -> Tables:
@@ -161,6 +171,8 @@ def _tables(out: span_rows.Rows, ledger: Ledger, services: list[str]) -> Tables:
         "spans": _table("spans", out.spans, origin),
     }
     meta = {"otlp.services": ", ".join(services)} if services else {}
+    if len(out.instances) <= MAX_INSTANCES:
+        meta |= {f"{INSTANCE}{address}": name for address, name in out.instances.items()}
     return Tables.of(
         data,
         clock=Clock(kind="epoch", origin_epoch_s=origin / 1e9),

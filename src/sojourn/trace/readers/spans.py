@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sojourn.trace.sources import Raw
+
 MAX_INT: Final = 2**62
 
 SESSION: Final = (
@@ -116,7 +118,7 @@ class Span:
     children: list[Span] = field(default_factory=list)
 
 
-def first(attrs: dict[str, Any], names: tuple[str, ...]) -> Any:
+def first(attrs: dict[str, Any], names: tuple[str, ...]) -> Raw:
     """The first of several attributes that is present and not empty."""
     for name in names:
         value = attrs.get(name)
@@ -125,7 +127,7 @@ def first(attrs: dict[str, Any], names: tuple[str, ...]) -> Any:
     return None
 
 
-def text(value: Any) -> str | None:
+def text(value: Raw) -> str | None:
     """A value as a word, None when there is none."""
     if value is None or isinstance(value, list | dict):
         return None
@@ -133,7 +135,7 @@ def text(value: Any) -> str | None:
     return word or None
 
 
-def number(value: Any) -> float | None:
+def number(value: Raw) -> float | None:
     """A value as a finite number, None when it is none."""
     if value is None or isinstance(value, bool):
         return None
@@ -144,7 +146,7 @@ def number(value: Any) -> float | None:
     return result if math.isfinite(result) else None
 
 
-def whole(value: Any) -> int | None:
+def whole(value: Raw) -> int | None:
     """A value as an integer that fits 63 bits, None when it is none."""
     if type(value) is int:
         return value if -MAX_INT < value < MAX_INT else None
@@ -152,14 +154,14 @@ def whole(value: Any) -> int | None:
     return None if result is None or abs(result) >= MAX_INT else round(result)
 
 
-def truth(value: Any) -> bool | None:
+def truth(value: Raw) -> bool | None:
     """A value as true or false, None when it is neither."""
     if isinstance(value, bool):
         return value
     return {"true": True, "1": True, "false": False, "0": False}.get(str(value).strip().lower())
 
 
-def nanoseconds(seconds: Any) -> int | None:
+def nanoseconds(seconds: Raw) -> int | None:
     """A duration in seconds as nanoseconds; None when absent, negative or beyond a century."""
     value = number(seconds)
     return round(value * 1e9) if value is not None and 0 <= value < 3.2e9 else None

@@ -211,7 +211,7 @@ def _aggregates(run: dict[str, Any], source: str, labels: str) -> list[dict[str,
             continue
         statistic, _, rest = key.partition("_")
         name = rest.removesuffix("_ms")
-        if rest.endswith("_ms") and name in LATENCIES and value == value:
+        if rest.endswith("_ms") and name in LATENCIES:
             meaning = "of completed requests, measured at the client"
             rows.append((LATENCIES[name], statistic, float(value) / 1e3, meaning))
     return [
