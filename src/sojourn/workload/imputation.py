@@ -69,7 +69,7 @@ def repaired(programs: Programs, kin: Kin, seed: int) -> Steps:
     outline = _outline(steps, programs)
     donor = _donors(programs, outline, kin, seed)
     steps = _with_tails(steps, outline, donor)
-    return _tokens_filled(steps, donor, kin, seed)
+    return _tokens_filled(programs, steps, donor, kin, seed)
 
 
 def _stations_redrawn(programs: Programs, kin: Kin, seed: int) -> Steps:
@@ -198,17 +198,21 @@ def _with_tails(steps: Steps, outline: _Outline, donor: Ints) -> Steps:
     return numbered(joined, fresh)
 
 
-def _tokens_filled(steps: Steps, donor: Ints, kin: Kin, seed: int) -> Steps:
+def _tokens_filled(programs: Programs, steps: Steps, donor: Ints, kin: Kin, seed: int) -> Steps:
     call = np.flatnonzero(steps.kind == CALL)
     if call.size == 0:
         return steps
-    owner = steps.request[call]
+    # Calls of attempts that no program was read from stand behind: donors of last resort.
+    spare = programs.spare
+    owner = np.concatenate([steps.request[call], np.full(spare.size, -1)])
     tokens = {
-        name: getattr(steps, name)[call].copy() for name in ("input", "cached", "output", "image")
+        name: np.concatenate([getattr(steps, name)[call], getattr(spare, name)])
+        for name in ("input", "cached", "output", "image")
     }
-    unknown = np.isnan(tokens["input"]) | np.isnan(tokens["output"]) | steps.cut[call]
-    wanting = np.flatnonzero(unknown)
+    unknown = np.isnan(tokens["input"]) | np.isnan(tokens["output"])
+    unknown[: call.size] |= steps.cut[call]
     source = _token_sources(owner, unknown, donor, kin, seed)
+    wanting = np.flatnonzero(unknown[: call.size])
     wanting, source = wanting[source >= 0], source[source >= 0]
     blank = np.isnan(tokens["input"][wanting])
     for name in ("input", "cached", "image"):
@@ -218,7 +222,7 @@ def _tokens_filled(steps: Steps, donor: Ints, kin: Kin, seed: int) -> Steps:
     values = {field.name: getattr(steps, field.name) for field in fields(Steps)}
     for name, filled in tokens.items():
         column = values[name].copy()
-        column[call] = filled
+        column[call] = filled[: call.size]
         values[name] = column
     return Steps(**values)
 
@@ -226,19 +230,26 @@ def _tokens_filled(steps: Steps, donor: Ints, kin: Kin, seed: int) -> Steps:
 def _token_sources(
     owner: Ints, unknown: npt.NDArray[np.bool_], donor: Ints, kin: Kin, seed: int
 ) -> Ints:
-    """For each call that lacks tokens the call it takes them from; -1 where no call tells any.
+    """For each call of a program that lacks tokens the call it takes them from; -1 where no call
+    tells any.
 
-    `owner`: the request of each call, ascending; `unknown`: whether it lacks tokens.
+    `owner`: the request of each call, ascending, then -1 for spare ones; `unknown`: whether it
+    lacks tokens.
     """
+    programmed = int((owner >= 0).sum())
     ordinal = ranks_within(owner)
-    told, wanting = np.flatnonzero(~unknown), np.flatnonzero(unknown)
-    width = int(ordinal.max(initial=0)) + 1
-    place = owner * width + ordinal
+    told = np.flatnonzero(~unknown[:programmed])
+    wanting = np.flatnonzero(unknown[:programmed])
+    spare = programmed + np.flatnonzero(~unknown[programmed:])
+    width = int(ordinal[:programmed].max(initial=0)) + 1
+    place = (owner * width + ordinal)[:programmed]
     # The donor's call at the same place: places ascend, so a binary search finds it.
-    sought = donor[owner[wanting]] * width + ordinal[wanting]
+    giver = donor[owner[wanting]]
+    sought = giver * width + ordinal[wanting]
     at = np.minimum(np.searchsorted(place, sought), place.size - 1)
-    direct = np.where((place[at] == sought) & ~unknown[at] & (donor[owner[wanting]] >= 0), at, -1)
+    direct = np.where((place[at] == sought) & ~unknown[at] & (giver >= 0), at, -1)
     bucket = kin.bucket
+    anyone = np.zeros(wanting.size, dtype=np.uint64)
     levels = [
         Level(
             combine(bucket[owner[told]], ordinal[told]),
@@ -246,7 +257,8 @@ def _token_sources(
             combine(bucket[owner[wanting]], ordinal[wanting]),
         ),
         Level(combine(bucket[owner[told]]), told, combine(bucket[owner[wanting]])),
-        Level(np.zeros(told.size, "u8"), told, np.zeros(wanting.size, "u8")),
+        Level(np.zeros(told.size, dtype=np.uint64), told, anyone),
+        Level(np.zeros(spare.size, dtype=np.uint64), spare, anyone),
     ]
     identity = combine(kin.identity[owner[wanting]].view(np.int64), ordinal[wanting])
     drawn = pick(levels, uniform(identity, seed, _SALT_TOKENS))

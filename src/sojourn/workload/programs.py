@@ -76,10 +76,12 @@ class Programs:
     """Programs of all requests (numbered by their row in the table) as far as they were seen.
 
     `complete`: the program is whole. `attempt`: the attempt it was read from. `outside_s`: time
-    of that attempt outside model calls (NaN where calls have no ends).
+    of that attempt outside model calls (NaN where calls have no ends). `spare`: calls of the
+    attempts that were not read.
     """
 
     steps: Steps
+    spare: Steps
     names: tuple[str, ...]
     pools: tuple[str, ...]
     complete: Bools
@@ -116,8 +118,10 @@ def programs(observed: Observed) -> Programs:
     inside = intervals.union_length(calls.request[mine], calls.start[mine], call_end, observed.size)
     inside[calls.request[mine][np.isnan(calls.end[mine])]] = np.nan
     names = (*(str(stage) for stage in STAGES), "", *spans.name.names, *calls.model.names)
+    others = np.flatnonzero(calls.attempt != attempt[calls.request])
     return Programs(
         steps=steps,
+        spare=_call_steps(observed, others),
         names=names,
         pools=calls.pool.names,
         complete=complete,
@@ -184,24 +188,7 @@ def _items(
     """Call and station steps with their start and end, not sorted yet."""
     calls, spans = observed.calls, observed.spans
     of_span = NAMELESS + 1 + spans.name.codes[used]
-    of_model = NAMELESS + 1 + len(spans.name.names) + calls.model.codes[mine]
-    warm = _first_cached(observed, mine)
-    none, nothing = np.zeros(mine.size), np.full(used.size, np.nan)
-    of_calls = Steps(
-        request=calls.request[mine],
-        group=np.zeros(mine.size, dtype=np.int64),
-        kind=np.full(mine.size, CALL),
-        stage=np.full(mine.size, STAGE_CODE[Stage.DECODE]),
-        name=np.where(calls.model.codes[mine] >= 0, of_model, NAMELESS),
-        service=none,
-        wait=none,
-        pool=calls.pool.codes[mine],
-        input=calls.input[mine],
-        cached=warm,
-        output=np.where(calls.failed[mine] & (calls.output[mine] == 0), np.nan, calls.output[mine]),
-        image=calls.image[mine],
-        cut=calls.failed[mine],
-    )
+    nothing = np.full(used.size, np.nan)
     duration = spans.end[used] - spans.start[used]
     wait = np.clip(spans.wait[used], 0.0, duration)
     stage = spans.stage[used]
@@ -223,17 +210,37 @@ def _items(
     )
     begins = np.concatenate([calls.start[mine], spans.start[used]])
     ends = np.concatenate([call_end, spans.end[used]])
-    return Steps.joined(of_calls, of_spans), begins, np.maximum(begins, ends)
+    return Steps.joined(_call_steps(observed, mine), of_spans), begins, np.maximum(begins, ends)
 
 
-def _first_cached(observed: Observed, mine: Ints) -> Floats:
+def _call_steps(observed: Observed, mine: Ints) -> Steps:
+    calls = observed.calls
+    of_model = NAMELESS + 1 + len(observed.spans.name.names) + calls.model.codes[mine]
+    none = np.zeros(mine.size)
+    return Steps(
+        request=calls.request[mine],
+        group=np.zeros(mine.size, dtype=np.int64),
+        kind=np.full(mine.size, CALL),
+        stage=np.full(mine.size, STAGE_CODE[Stage.DECODE]),
+        name=np.where(calls.model.codes[mine] >= 0, of_model, NAMELESS),
+        service=none,
+        wait=none,
+        pool=calls.pool.codes[mine],
+        input=calls.input[mine],
+        cached=_first_cached(calls, mine),
+        output=np.where(calls.failed[mine] & (calls.output[mine] == 0), np.nan, calls.output[mine]),
+        image=calls.image[mine],
+        cut=calls.failed[mine],
+    )
+
+
+def _first_cached(calls: Calls, mine: Ints) -> Floats:
     """Cached tokens as the request's first try of the same call found them.
 
     A retry finds its prompt in the cache because the try before put it there; the program must
     not count that as reuse. Where the first try did not tell, the mean share of first tries
     (same ordinal, all requests) stands in.
     """
-    calls = observed.calls
     own = calls.cached[mine]
     retried = calls.attempt[mine] > 0
     if not retried.any():
