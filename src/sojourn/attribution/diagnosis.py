@@ -134,13 +134,19 @@ def _excuse(facts: Facts, breakdown: Breakdown, *, too_few: bool) -> Excuse:
         return Excuse(
             reason=f"{hidden:.0%} of the P99 is in no known stage", collect=tuple(collect)
         )
-    known = breakdown.engine.waiting_share is not None
-    reason = (
-        "no stage stands out: the P99 is spread over several"
-        if known
-        else "the engine's stages carry the P99, but nothing shows how full the engine was"
+    if facts.engine_share <= facts.outside_share:
+        return Excuse(
+            reason="no stage stands out: the P99 is spread over several", collect=(SPANS, METRICS)
+        )
+    if facts.occupied is None:
+        return Excuse(
+            reason="the engine's stages carry the P99, but nothing shows how full the engine was",
+            collect=(METRICS,),
+        )
+    return Excuse(
+        reason="the P99 is each request's own work in the engine: no shared limit is seen",
+        collect=("a target (`slo` in sojourn.yaml) to judge it by", METRICS),
     )
-    return Excuse(reason=reason, collect=(SPANS,) if known else (METRICS,))
 
 
 def engine_bound(facts: Facts) -> bool | None:

@@ -10,7 +10,7 @@ Thresholds, and why they stand where they stand. None is fitted to a recording.
 | SHARE_HIGH | 0.25 | a quarter of the P99 is a gain seen through run-to-run noise (10 to 20%) |
 | PERSISTENT | 0.50 | a state that holds for half of the peak is the rule, below 0.25 an event |
 | OCCASIONAL | 0.25 | see PERSISTENT |
-| DEVICE_BUSY | 0.85 | a single server at 0.85 already waits 5.7 service times (M/M/1: rho/(1-rho)) |
+| DEVICE_BUSY | 0.85 | one server at 0.85 waits 5.7 service times (M/M/1: rho/(1-rho)) |
 | DEVICE_SLACK | 0.70 | at 0.7 it waits 2.3, with several slots less: room for 40% more |
 | NOT_BOUND | 0.20 | twice the engine for less than 20% off the P99 cannot be told from noise |
 | BOUND | 0.30 | 30% can; between the two the occupancy decides |

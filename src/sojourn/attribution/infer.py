@@ -76,7 +76,8 @@ def quantile_line(x: Floats, y: Floats, quantile: float) -> tuple[float, float]:
     Source: Koenker and Bassett 1978 (check loss).
     Wrong when: y falls with x (the slope is then 0).
     """
-    positive = x > 0
+    positive = x >= 1e-9 * max(float(x.max()), 1e-300)
+    positive &= x > 1e-300
     if not positive.any():
         return max(float(np.quantile(y, quantile)), 0.0), 0.0
 

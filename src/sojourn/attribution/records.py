@@ -113,10 +113,10 @@ class Breakdown(Record):
     tail_facts: dict[str, dict[str, float]] = Field(
         default_factory=dict,
         description="By bucket, as shares of the largest percentile: `failed_attempts` (time in"
-        " attempts that failed and were tried again, and backoff), `removable` (engine time that twice the engine"
-        " capacity would save), `prefill_stretch` and `decode_stretch` (part of that stage that"
-        " comes from sharing the engine), `inferred` (split by inference), `station_wait` (time"
-        " waiting for a worker outside the engine).",
+        " attempts that failed and were tried again, and backoff), `removable` (engine time that"
+        " twice the engine capacity would save), `prefill_stretch` and `decode_stretch` (part of"
+        " that stage that comes from sharing the engine), `inferred` (split by inference),"
+        " `station_wait` (time waiting for a worker outside the engine).",
     )
     station_stages: dict[str, str] = Field(
         default_factory=dict, description="Stage of each station, by span name."

@@ -170,16 +170,20 @@ def client_limit(facts: Facts) -> Finding | None:
                 held,
                 PERSISTENT,
                 OCCASIONAL,
-                DIRECT,
+                1.5 * DIRECT,
             ),
-            below(
-                f"requests wait in the engine during {waiting or 0:.0%} of the peak",
-                waiting,
-                0.05,
-                OCCASIONAL,
-                DIRECT,
+            only_against(
+                below(
+                    f"requests wait in the engine during {waiting or 0:.0%} of the peak",
+                    waiting,
+                    0.05,
+                    OCCASIONAL,
+                    DIRECT,
+                )
             ),
-            below(f"every slot is taken during {full or 0:.0%}", full, 0.05, OCCASIONAL, SIGN),
+            only_against(
+                below(f"every slot is taken during {full or 0:.0%}", full, 0.05, OCCASIONAL, SIGN)
+            ),
             only_against(
                 below(
                     "waiting in the engine's queue",
@@ -259,6 +263,9 @@ def none(facts: Facts) -> Finding | None:
             )
             if met is None
             else None,
+            only_against(
+                holds("the engine is full at the peak", facts.occupied is not True, DIRECT)
+            ),
             only_against(
                 below(
                     "time no stage explains",

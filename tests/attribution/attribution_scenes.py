@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import pyarrow as pa
 
 from sojourn.config import Config
 from sojourn.interval import Interval, Provenance
@@ -74,9 +73,8 @@ def _samples(scene: Scene, rng) -> list[dict]:
         state = dict(scene.samples)
         if not at_peak:
             state |= {"running": 1, "waiting": 0}
-            state["gpu_busy"] = min(0.2, state.get("gpu_busy", 0.2))
-        if "gpu_busy" not in scene.samples:
-            state.pop("gpu_busy")
+            if "gpu_busy" in state:
+                state["gpu_busy"] = min(0.2, state["gpu_busy"])
         out.append({"t_s": float(t), "replica": "0", **{k: float(v) for k, v in state.items()}})
     return out
 
@@ -100,12 +98,25 @@ def _request(scene: Scene, rng, name: str, arrival: float, rows: dict) -> None:
         if attempt < scene.max_attempts:
             now += 0.05
     rows["spans"].append(
-        {"span_id": root, "request_id": name, "attempt": 0, "name": "POST /ask",
-         "start_s": arrival, "end_s": now, "status": status}
+        {
+            "span_id": root,
+            "request_id": name,
+            "attempt": 0,
+            "name": "POST /ask",
+            "start_s": arrival,
+            "end_s": now,
+            "status": status,
+        }
     )
     rows["requests"].append(
-        {"request_id": name, "arrival_s": arrival, "end_s": now, "status": status,
-         "attempts": min(attempt + 1, scene.max_attempts), "bucket": "short_chat"}
+        {
+            "request_id": name,
+            "arrival_s": arrival,
+            "end_s": now,
+            "status": status,
+            "attempts": min(attempt + 1, scene.max_attempts),
+            "bucket": "short_chat",
+        }
     )
 
 
@@ -119,32 +130,53 @@ def _attempt(scene: Scene, rng, who, start: float, rows: dict) -> tuple[float, s
         nonlocal now
         if now >= limit:
             return None
-        at = {"span_id": f"{box} {label}", "request_id": name, "attempt": attempt,
-              "call_id": call, "stage": stage, "name": label, "parent": parent,
-              "start_s": now, "end_s": min(end, limit),
-              "status": "timeout" if end > limit else "ok"}
+        at = {
+            "span_id": f"{box} {label}",
+            "request_id": name,
+            "attempt": attempt,
+            "call_id": call,
+            "stage": stage,
+            "name": label,
+            "parent": parent,
+            "start_s": now,
+            "end_s": min(end, limit),
+            "status": "timeout" if end > limit else "ok",
+        }
         spans.append(at)
         now = min(end, limit)
         return at
 
-    for stage, label in (("retrieval", "retrieval kb"), ("rerank", "rerank small"), ("tool", "tool web")):
+    for stage, label in (
+        ("retrieval", "retrieval kb"),
+        ("rerank", "rerank small"),
+        ("tool", "tool web"),
+    ):
         if scene.stages.get(stage):
             add(stage, label, now + _draw(scene, rng, stage, at_peak), box)
     if now < limit:
-        _call(scene, rng, (box, name, attempt, at_peak), (now, limit), rows, spans, add)
+        _call(scene, rng, (box, name, attempt, at_peak), (now, limit), rows, (spans, add))
     end = min(now, limit)
     status = "timeout" if now >= limit else "ok"
     spans.append(
-        {"span_id": box, "request_id": name, "attempt": attempt, "name": f"attempt {attempt}",
-         "parent": f"{name} root", "start_s": start, "end_s": end, "status": status}
+        {
+            "span_id": box,
+            "request_id": name,
+            "attempt": attempt,
+            "name": f"attempt {attempt}",
+            "parent": f"{name} root",
+            "start_s": start,
+            "end_s": end,
+            "status": status,
+        }
     )
     rows["spans"].extend(spans)
     return end, status
 
 
-def _call(scene, rng, who, when, rows, spans, add) -> None:
+def _call(scene, rng, who, when, rows, made) -> None:
     box, name, attempt, at_peak = who
     start, limit = when
+    spans, add = made
     call, chat = f"{box} call", f"{box} chat m"
     tokens = scene.input_tokens
     if scene.long_share and rng.random() < scene.long_share:
@@ -158,27 +190,51 @@ def _call(scene, rng, who, when, rows, spans, add) -> None:
     if scene.detail:
         offset = cuts[1]
         for (stage, label), end in zip(
-            (("gateway", "engine front"), ("queue", "queue"), ("prefill", "prefill"), ("decode", "decode")),
-            cuts[2:], strict=True,
+            (
+                ("gateway", "engine front"),
+                ("queue", "queue"),
+                ("prefill", "prefill"),
+                ("decode", "decode"),
+            ),
+            cuts[2:],
+            strict=True,
         ):
             if offset < limit:
                 spans.append(
-                    {"span_id": f"{call} {label}", "request_id": name, "attempt": attempt,
-                     "call_id": call, "stage": stage, "name": label, "parent": chat,
-                     "start_s": offset, "end_s": min(end, limit), "status": "ok"}
+                    {
+                        "span_id": f"{call} {label}",
+                        "request_id": name,
+                        "attempt": attempt,
+                        "call_id": call,
+                        "stage": stage,
+                        "name": label,
+                        "parent": chat,
+                        "start_s": offset,
+                        "end_s": min(end, limit),
+                        "status": "ok",
+                    }
                 )
             offset = end
     end = min(cuts[-1], limit)
     add(None, "chat m", cuts[-1], box, call)
     rows["calls"].append(
-        {"call_id": call, "request_id": name, "attempt": attempt, "turn": 0, "model": "m",
-         "replica": "0" if scene.detail else None,
-         "input_tokens": tokens, "cached_tokens": 0, "output_tokens": 50,
-         "arrival_s": cuts[1] if cuts[1] < limit else limit,
-         "scheduled_s": cuts[3] if scene.detail and cuts[3] < limit else None,
-         "first_token_s": cuts[4] if cuts[4] < limit else None,
-         "end_s": end, "ttft_origin": "server_arrival",
-         "status": "timeout" if cuts[-1] > limit else "ok"}
+        {
+            "call_id": call,
+            "request_id": name,
+            "attempt": attempt,
+            "turn": 0,
+            "model": "m",
+            "replica": "0" if scene.detail else None,
+            "input_tokens": tokens,
+            "cached_tokens": None,
+            "output_tokens": 50,
+            "arrival_s": cuts[1] if cuts[1] < limit else limit,
+            "scheduled_s": cuts[3] if scene.detail and cuts[3] < limit else None,
+            "first_token_s": cuts[4] if cuts[4] < limit else None,
+            "end_s": end,
+            "ttft_origin": "server_arrival",
+            "status": "timeout" if cuts[-1] > limit else "ok",
+        }
     )
 
 
@@ -189,11 +245,24 @@ def profile(hit: float | None = None, ideal: float | None = None) -> Profile:
         prefix = PrefixReuse(hit_share=hit, provenance=Provenance.MEASURED, ideal=ideal)
     return Profile(
         arrivals=Arrivals(
-            requests=100, duration_s=600, rate_per_s=1, peak=window, cv_interarrival=1,
-            dispersion={}, windows=(window,),
+            requests=100,
+            duration_s=600,
+            rate_per_s=1,
+            peak=window,
+            cv_interarrival=1,
+            dispersion={},
+            windows=(window,),
         ),
-        buckets={}, stations={}, models={}, routes={}, tenants={}, long_context_share=0,
-        multimodal_share=0, attempts_per_request=Interval.exact(1), prefix=prefix, concentration=(),
+        buckets={},
+        stations={},
+        models={},
+        routes={},
+        tenants={},
+        long_context_share=0,
+        multimodal_share=0,
+        attempts_per_request=Interval.exact(1),
+        prefix=prefix,
+        concentration=(),
     )
 
 
@@ -203,7 +272,14 @@ def config(**deployment) -> Config:
 
 INCIDENT = Scene().but(
     stages={"retrieval": 0.6, "tool": 0.8, "rerank": 0.2},
-    peak_factor={"retrieval": 6, "tool": 5, "rerank": 4, "queue": 40, "prefill": 1.2, "decode": 1.3},
+    peak_factor={
+        "retrieval": 6,
+        "tool": 5,
+        "rerank": 4,
+        "queue": 40,
+        "prefill": 1.2,
+        "decode": 1.3,
+    },
     timeout_s=8.0,
     max_attempts=3,
     samples={"running": 4, "waiting": 0.3, "gpu_busy": 0.45, "kv_usage": 0.4},
