@@ -58,6 +58,13 @@ class _Load:
     attempts: Interval
 
 
+_GRID: Final = np.concatenate(
+    (np.geomspace(1e-3, 0.99, 60), np.arange(1, 65), np.geomspace(66, 16_384, 300))
+)
+"""Batches at which the curve is computed: the same for every fleet, so that comparing two fleets
+compares the fleets and not the interpolation."""
+
+
 class _Limit(NamedTuple):
     name: str
     bottleneck: Bottleneck
@@ -140,8 +147,7 @@ def _curve(engine: EngineModel, asked: Demand) -> _Curve:
     prefill = asked.mean(asked.prefill_s(engine.step))
     tokens = asked.output_mean
     context = asked.context_mean
-    largest = 4.0 * max(engine.max_num_seqs, engine.step.batches[-1])
-    batches = np.unique(np.concatenate(([1e-3], np.geomspace(0.05, largest, 400))))
+    batches = np.unique(np.concatenate((_GRID, np.asarray(engine.step.batches[1:], dtype=float))))
     steps = np.array([_decode_s(engine, float(b), context) for b in batches])
     per_call = prefill + tokens * steps / batches
     rate = 1 / np.maximum(per_call, 1e-12)
