@@ -18,6 +18,7 @@ from sojourn.workload.profile_records import (
     Arrivals,
     BucketProfile,
     Profile,
+    StationProfile,
     Step,
     StepKind,
     Summary,
@@ -255,6 +256,22 @@ def test_summaries_serve_where_no_program_was_recorded():
     with_programs = by_name(make_profile(), make_fleet())["batch slots"]
     without = by_name(make_profile(templates=False), make_fleet())["batch slots"]
     assert without.capacity_per_s.mid == pytest.approx(with_programs.capacity_per_s.mid)
+
+
+def test_counts_of_every_attempt_are_not_multiplied_again():
+    """4 visits counted over 2 attempts are 2 an attempt: 2 servers / (4 x 0.1 s)."""
+    seen = StationProfile(
+        name="retrieval kb",
+        stage="retrieval",
+        visits=4000,
+        visits_per_request=4.0,
+        duration_s=constant(0.1),
+    )
+    profile = make_profile(templates=False, attempts=2.0).model_copy(
+        update={"stations": {"retrieval kb": seen}}
+    )
+    found = by_name(profile, make_fleet(stations=(make_station(),)))
+    assert found["retrieval kb"].capacity_per_s.mid == pytest.approx(2 / 0.4)
 
 
 def test_record_survives_its_file(tmp_path):
