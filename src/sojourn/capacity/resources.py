@@ -163,12 +163,28 @@ def _kv_batch(engine: EngineModel, asked: Demand) -> float:
 def _engine_resources(
     engine: EngineModel, asked: Demand, load: _Load, curve: _Curve
 ) -> list[Resource]:
-    """Limits of the engine, in calls per second and replica, turned into requests per second."""
+    """Limits of the engine in requests per second; those that do not apply are left out."""
+    spread = engine.step.held_out_error or RELATIVE_ERROR[engine.step.provenance]
+    per_request = engine.replicas / asked.calls
+    return [
+        _resource(
+            entry._replace(attempts_per_s=entry.attempts_per_s * per_request),
+            load,
+            spread=spread,
+            provenance=engine.step.provenance,
+        )
+        for entry in _engine_limits(engine, asked, curve)
+        if math.isfinite(entry.attempts_per_s)
+    ]
+
+
+def _engine_limits(engine: EngineModel, asked: Demand, curve: _Curve) -> list[_Limit]:
+    """Limits of the engine, in calls per second and replica."""
     slots, held = float(engine.max_num_seqs), _kv_batch(engine, asked)
     limit = min(slots, held)
     prefill = asked.mean(asked.prefill_s(engine.step))
     decode = asked.output_mean * _decode_s(engine, limit, asked.context_mean) / limit
-    limits = [
+    return [
         _engine_time(curve, limit, prefill, decode),
         _Limit(
             "prefill compute",
@@ -199,18 +215,6 @@ def _engine_resources(
             f"{engine.kv_blocks * engine.block_size:,} tokens per replica hold {held:.1f} requests"
             f" of {asked.context_mean:,.0f} tokens; blocks {engine.kv_blocks_provenance}",
         ),
-    ]
-    spread = engine.step.held_out_error or RELATIVE_ERROR[engine.step.provenance]
-    per_request = engine.replicas / asked.calls
-    return [
-        _resource(
-            entry._replace(attempts_per_s=entry.attempts_per_s * per_request),
-            load,
-            spread=spread,
-            provenance=engine.step.provenance,
-        )
-        for entry in limits
-        if math.isfinite(entry.attempts_per_s)
     ]
 
 
