@@ -57,14 +57,15 @@ class Gpu(Record):
     def flops(self, dtype: str) -> float:
         """Peak rate of matrix products with weights and activations of `dtype`, 1/s.
 
-        Weight-only formats (int4, mxfp4) are multiplied in bf16, and so is a format the card has
-        no units for.
+        Weight-only formats (int4) are multiplied in bf16, and so is a format the card has no
+        units for. mxfp4 is multiplied with 8-bit activations where there are FP4 units.
         """
         own = {
             "fp16": self.fp16_flops,
             "fp8": self.fp8_flops,
             "int8": self.int8_ops,
             "nvfp4": self.fp4_flops,
+            "mxfp4": self.fp8_flops if self.fp4_flops else None,
         }.get(dtype)
         return own or self.bf16_flops
 

@@ -79,7 +79,8 @@ def demand(profile: Profile) -> Demand:
             complete = False
             rows.append(_from_summary(bucket, share, hit))
     if not complete:
-        visits = {name: s.visits_per_request for name, s in profile.stations.items()}
+        made = profile.attempts_per_request.mid  # the stations' counts hold every attempt
+        visits = {name: s.visits_per_request / made for name, s in profile.stations.items()}
     table = np.array(rows, dtype=np.float64).reshape(-1, 4)
     table = table[table[:, 0] > 0]
     return Demand(

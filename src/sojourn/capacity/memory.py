@@ -110,12 +110,11 @@ def kv_bytes_per_token(model: ModelSpec, value_bytes: int, tensor_parallel: int 
     )
 
 
-def state_bytes_per_request(model: ModelSpec, tensor_parallel: int = 1) -> float:
-    """Constant bytes per request of linear-attention layers, over the replica.
+def state_bytes_per_request(model: ModelSpec) -> float:
+    """Constant bytes per request of linear-attention layers, over the replica (ranks split it).
 
     Wrong when: the engine pads state to its attention page (vLLM does; up to twice).
     """
-    del tensor_parallel  # state heads split evenly over ranks
     return float(
         sum(
             a.layers * a.state_bytes_per_request
@@ -132,7 +131,7 @@ def kv_bytes(
 
     `slack` is the token budget when the engine must be sure of a whole step (start-up check).
     """
-    total = state_bytes_per_request(model, tensor_parallel)
+    total = state_bytes_per_request(model)
     for a in model.attention:
         kept = context if a.window is None else min(context, a.window + slack)
         copies = kv_replication(a, tensor_parallel)
@@ -169,20 +168,11 @@ def memory(
     """
     tp = deployment.tensor_parallel
     value_bytes = kv_value_bytes(deployment)
-    dtype = weight_dtype(model, deployment)
     total = gpu.memory_gib * tp
-    weights = weight_bytes(model, dtype) / GIB
+    weights = weight_bytes(model, weight_dtype(model, deployment)) / GIB
     activations = activation_bytes(model, deployment) * tp / GIB
-    non_torch = (NON_TORCH_GIB + (NON_TORCH_PARALLEL_GIB if tp > 1 else 0.0)) * tp
-    budget = total * deployment.gpu_memory_utilization
-    graphs = min(GRAPHS_GIB * tp, max(0.0, total - weights - activations - non_torch))
-    room = min(
-        budget - weights - activations - non_torch,
-        total - weights - activations - non_torch - graphs,
-    )
-    if room <= 0 and deployment.kv_blocks is None:
-        raise UsageError(_does_not_fit(model, gpu, deployment, weights=weights, dtype=dtype))
     per_token = kv_bytes_per_token(model, value_bytes, tp)
+    room = _room_gib(model, gpu, deployment, weights=weights, activations=activations)
     blocks = deployment.kv_blocks or math.floor(
         room * GIB / (per_token * deployment.block_size) if per_token else 0
     )
@@ -191,13 +181,13 @@ def memory(
     if kv > total - weights:
         raise UsageError(
             f"deployment.kv_blocks {blocks} of {deployment.block_size} tokens need {kv:.1f} GiB,"
-            f" but {model.name} in {dtype} leaves {max(total - weights, 0):.1f} GiB on {tp} x"
-            f" {gpu.name}. Check kv_blocks, block_size, kv_dtype and tensor_parallel"
+            f" but {model.name} leaves {max(total - weights, 0):.1f} GiB on {tp} x {gpu.name}."
+            " Check kv_blocks, block_size, kv_dtype and tensor_parallel"
         )
-    graphs = min(graphs, total - weights - kv)
-    activations = min(activations, total - weights - kv - graphs)
-    length = deployment.max_model_len or model.max_model_len
     _holds_one(model, deployment, tokens, value_bytes)
+    graphs = min(GRAPHS_GIB * tp, total - weights - kv)
+    activations = min(activations, total - weights - kv - graphs)
+    at_max_len, at_profile = _concurrency(model, deployment, kv * GIB, mean_context)
     return Memory(
         total_gib=total,
         weights_gib=weights,
@@ -206,32 +196,48 @@ def memory(
         overhead_gib=max(0.0, total - weights - activations - graphs - kv),
         kv_gib=kv,
         kv_bytes_per_token=per_token,
-        kv_bytes_per_request=state_bytes_per_request(model, tp),
+        kv_bytes_per_request=state_bytes_per_request(model),
         kv_tokens=tokens,
-        concurrency_at_max_len=None
-        if length is None
-        else kv
-        * GIB
-        / kv_bytes(
-            model,
-            _rounded(length, deployment.block_size),
-            value_bytes,
-            tensor_parallel=tp,
-            slack=deployment.max_num_batched_tokens,
-        ),
-        concurrency_at_profile=None
-        if mean_context is None
-        else kv
-        * GIB
-        / kv_bytes(
-            model, mean_context + deployment.block_size / 2, value_bytes, tensor_parallel=tp
-        ),
-        source=_source(model, gpu, deployment, dtype),
+        concurrency_at_max_len=at_max_len,
+        concurrency_at_profile=at_profile,
+        source=_source(model, gpu, deployment),
     )
 
 
-def _rounded(tokens: int, block: int) -> int:
-    return -(-tokens // block) * block
+def _room_gib(
+    model: ModelSpec, gpu: Gpu, deployment: Deployment, *, weights: float, activations: float
+) -> float:
+    """What the memory share leaves for KV cache, GiB; graphs must still fit beside the share.
+
+    Raises:
+        UsageError: nothing is left and the engine's own count of blocks is not known.
+    """
+    tp = deployment.tensor_parallel
+    non_torch = (NON_TORCH_GIB + (NON_TORCH_PARALLEL_GIB if tp > 1 else 0.0)) * tp
+    left = gpu.memory_gib * tp - weights - activations - non_torch
+    unused = gpu.memory_gib * tp * (1 - deployment.gpu_memory_utilization)
+    room = left - max(unused, GRAPHS_GIB * tp)
+    if room <= 0 and deployment.kv_blocks is None:
+        raise UsageError(_does_not_fit(model, gpu, deployment, weights))
+    return room
+
+
+def _concurrency(
+    model: ModelSpec, deployment: Deployment, pool_bytes: float, mean_context: float | None
+) -> tuple[float | None, float | None]:
+    """Requests that fit at once: at max_model_len as an engine counts it, and at a mean context
+    (half a block lost to rounding)."""
+    tp, value_bytes = deployment.tensor_parallel, kv_value_bytes(deployment)
+    length = deployment.max_model_len or model.max_model_len
+    longest = at_mean = None
+    if length is not None:
+        whole = -(-length // deployment.block_size) * deployment.block_size
+        slack = deployment.max_num_batched_tokens
+        longest = pool_bytes / kv_bytes(model, whole, value_bytes, tensor_parallel=tp, slack=slack)
+    if mean_context is not None:
+        held = mean_context + deployment.block_size / 2
+        at_mean = pool_bytes / kv_bytes(model, held, value_bytes, tensor_parallel=tp)
+    return longest, at_mean
 
 
 def _holds_one(model: ModelSpec, deployment: Deployment, tokens: int, value_bytes: int) -> None:
@@ -256,9 +262,8 @@ def _holds_one(model: ModelSpec, deployment: Deployment, tokens: int, value_byte
         )
 
 
-def _does_not_fit(
-    model: ModelSpec, gpu: Gpu, deployment: Deployment, *, weights: float, dtype: str
-) -> str:
+def _does_not_fit(model: ModelSpec, gpu: Gpu, deployment: Deployment, weights: float) -> str:
+    dtype = weight_dtype(model, deployment)
     share = gpu.memory_gib * deployment.gpu_memory_utilization
     spare = share - activation_bytes(model, deployment) / GIB - NON_TORCH_GIB
     enough = 2 ** math.ceil(math.log2(weights / spare)) if spare > 0 else None
@@ -271,7 +276,8 @@ def _does_not_fit(
     )
 
 
-def _source(model: ModelSpec, gpu: Gpu, deployment: Deployment, dtype: str) -> str:
+def _source(model: ModelSpec, gpu: Gpu, deployment: Deployment) -> str:
+    dtype = weight_dtype(model, deployment)
     pool = (
         "KV blocks as given by the engine"
         if deployment.kv_blocks

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sojourn.capacity.model_layers import Fields, attention_layers, mlp_layers
-from sojourn.capacity.model_records import ModelSpec
+from sojourn.capacity.model_records import MlpLayers, ModelSpec
 from sojourn.errors import InputError
 from sojourn.interval import Sourced
 
@@ -71,40 +71,35 @@ def parse_config(
     vocab = text.whole("vocab_size", "padded_vocab_size")
     attention, norms = attention_layers(text)
     mlp = mlp_layers(text)
-    embedding = vocab * hidden
+    embedding = head = vocab * hidden
     model_type = text.words("model_type")
-    tied = _tied(raw, text)
     positions = text.maybe("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-    learned = (
-        text.whole("n_positions", "max_position_embeddings")
-        if model_type
-        in (
-            "gpt2",
-            "gpt_bigcode",
-            "opt",
-        )
-        else 0
-    )
-    widest = max(
-        (m.dense_parameters + m.experts_per_token * m.expert_parameters) // (3 * hidden)
-        for m in mlp
-    )
+    if model_type in ("gpt2", "gpt_bigcode", "opt"):  # these learn an embedding per position
+        embedding += text.whole("n_positions", "max_position_embeddings") * hidden
     return ModelSpec(
         name=name,
         architecture=model_type,
         hidden_size=hidden,
         vocab_size=vocab,
-        intermediate_size=widest,
+        intermediate_size=_widest(mlp, hidden),
         max_model_len=positions,
         attention=attention,
         mlp=mlp,
-        embedding_parameters=embedding + learned * hidden,
-        head_parameters=0 if tied else embedding,
+        embedding_parameters=embedding,
+        head_parameters=0 if _tied(raw, text) else head,
         norm_parameters=norms + hidden,
         vision_parameters=_vision_parameters(raw, hidden),
         checkpoint_dtype=_checkpoint_dtype(raw, text),
         source=source,
         facts=dict(facts or {}),
+    )
+
+
+def _widest(mlp: tuple[MlpLayers, ...], hidden: int) -> int:
+    """Widest feed-forward one token passes: its experts and the shared part together."""
+    return max(
+        (m.dense_parameters + m.experts_per_token * m.expert_parameters) // (3 * hidden)
+        for m in mlp
     )
 
 

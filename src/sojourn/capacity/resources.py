@@ -58,6 +58,13 @@ class _Load:
     attempts: Interval
 
 
+_GRID: Final = np.concatenate(
+    (np.geomspace(1e-3, 0.99, 60), np.arange(1, 65), np.geomspace(66, 16_384, 300))
+)
+"""Batches at which the curve is computed: the same for every fleet, so that comparing two fleets
+compares the fleets and not the interpolation."""
+
+
 class _Limit(NamedTuple):
     name: str
     bottleneck: Bottleneck
@@ -140,8 +147,7 @@ def _curve(engine: EngineModel, asked: Demand) -> _Curve:
     prefill = asked.mean(asked.prefill_s(engine.step))
     tokens = asked.output_mean
     context = asked.context_mean
-    largest = 4.0 * max(engine.max_num_seqs, engine.step.batches[-1])
-    batches = np.unique(np.concatenate(([1e-3], np.geomspace(0.05, largest, 400))))
+    batches = np.unique(np.concatenate((_GRID, np.asarray(engine.step.batches[1:], dtype=float))))
     steps = np.array([_decode_s(engine, float(b), context) for b in batches])
     per_call = prefill + tokens * steps / batches
     rate = 1 / np.maximum(per_call, 1e-12)
@@ -157,12 +163,28 @@ def _kv_batch(engine: EngineModel, asked: Demand) -> float:
 def _engine_resources(
     engine: EngineModel, asked: Demand, load: _Load, curve: _Curve
 ) -> list[Resource]:
-    """Limits of the engine, in calls per second and replica, turned into requests per second."""
+    """Limits of the engine in requests per second; those that do not apply are left out."""
+    spread = engine.step.held_out_error or RELATIVE_ERROR[engine.step.provenance]
+    per_request = engine.replicas / asked.calls
+    return [
+        _resource(
+            entry._replace(attempts_per_s=entry.attempts_per_s * per_request),
+            load,
+            spread=spread,
+            provenance=engine.step.provenance,
+        )
+        for entry in _engine_limits(engine, asked, curve)
+        if math.isfinite(entry.attempts_per_s)
+    ]
+
+
+def _engine_limits(engine: EngineModel, asked: Demand, curve: _Curve) -> list[_Limit]:
+    """Limits of the engine, in calls per second and replica."""
     slots, held = float(engine.max_num_seqs), _kv_batch(engine, asked)
     limit = min(slots, held)
     prefill = asked.mean(asked.prefill_s(engine.step))
     decode = asked.output_mean * _decode_s(engine, limit, asked.context_mean) / limit
-    limits = [
+    return [
         _engine_time(curve, limit, prefill, decode),
         _Limit(
             "prefill compute",
@@ -193,18 +215,6 @@ def _engine_resources(
             f"{engine.kv_blocks * engine.block_size:,} tokens per replica hold {held:.1f} requests"
             f" of {asked.context_mean:,.0f} tokens; blocks {engine.kv_blocks_provenance}",
         ),
-    ]
-    spread = engine.step.held_out_error or RELATIVE_ERROR[engine.step.provenance]
-    per_request = engine.replicas / asked.calls
-    return [
-        _resource(
-            entry._replace(attempts_per_s=entry.attempts_per_s * per_request),
-            load,
-            spread=spread,
-            provenance=engine.step.provenance,
-        )
-        for entry in limits
-        if math.isfinite(entry.attempts_per_s)
     ]
 
 
