@@ -218,7 +218,9 @@ def _prefill(replica: Replica, knots: tuple[float, ...]) -> Equations:
     rows = np.flatnonzero(told)
     start, first = calls.scheduled[rows], calls.first[rows]
     steps = replica.chunks[rows] + replica.lead[rows]
-    columns = _with_own(_exact_steps(replica.state.columns(start, first, knots), steps), replica, rows)
+    columns = _with_own(
+        _exact_steps(replica.state.columns(start, first, knots), steps), replica, rows
+    )
     duration = first - start
     return Equations(
         np.column_stack([columns, np.zeros(len(rows))]),
