@@ -43,7 +43,9 @@ def test_recovers_each_coefficient_where_load_and_lengths_vary():
     parts = []
     for index, rate in enumerate((LIGHT, MIDDLE, HEAVY)):
         load = poisson_load(rate, 150, seed=index)
-        parts.append(calls_table(load, Loop(load, real, noise=0.05, seed=index), replica=f"{index}"))
+        parts.append(
+            calls_table(load, Loop(load, real, noise=0.05, seed=index), replica=f"{index}")
+        )
     fitted = calibration.fit(tables_of(*parts), CONFIG)
     assert fitted.base_s[0] == pytest.approx(real.base_s[0], rel=0.05)
     assert fitted.slope_s_per_token[0] == pytest.approx(real.slope_s_per_token[0], rel=0.05)
@@ -143,7 +145,9 @@ def test_long_recordings_are_read_in_stretches(monkeypatch):
     monkeypatch.setattr(engine_calls, "WINDOW_CALLS", 100)
     monkeypatch.setattr(engine_calls, "WINDOWS", 3)
     real, load = truth(), poisson_load(MIDDLE, 600, seed=31)
-    _close(calibration.fit(tables_of(calls_table(load, Loop(load, real))), CONFIG), real, share=0.05)
+    _close(
+        calibration.fit(tables_of(calls_table(load, Loop(load, real))), CONFIG), real, share=0.05
+    )
 
 
 class TestRefusals:

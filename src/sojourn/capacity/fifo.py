@@ -146,6 +146,42 @@ def plateau(arrival: Floats, served: Floats, departure: Floats) -> Plateau | Non
     return Plateau(limit, held) if held >= HELD else None
 
 
+@dataclass(frozen=True)
+class Match:
+    """Servers whose queue gives the recorded waits back, and the share of waiting explained."""
+
+    servers: int
+    explained: float
+
+
+def match_waits(arrival: Floats, departure: Floats, wait: Floats, known: Bools) -> Match | None:
+    """The c whose first-come-first-served waits are nearest to the recorded ones (`known`).
+
+    explained = 1 - sum |reconstructed - recorded| / sum recorded. Departures of visits that held
+    a worker beyond their caller's patience may be estimates; NaN where none was held.
+    Wrong when: the order of service is not that of arrival.
+    """
+    use = slice(0, MOST_VISITS)
+    arrival, departure, wait, known = arrival[use], departure[use], wait[use], known[use]
+    total = float(wait[known].sum())
+    held = np.isfinite(departure)
+    if total < LEAST_WAITING * float((departure - arrival)[held].sum()):
+        return None
+
+    def off(servers: int) -> Floats:
+        starts = service_starts(arrival, departure, servers)
+        return np.asarray((starts - arrival - wait)[known], dtype=np.float64)
+
+    low, high = 1, int(held.sum())
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if off(middle).sum() > 0 else (low, middle)
+    near = [c for c in (low - 1, low, low + 1) if c >= 1]
+    explained = {c: 1 - float(np.abs(off(c)).sum()) / total for c in near}
+    best = max(near, key=lambda c: explained[c])
+    return Match(best, explained[best]) if explained[best] >= HELD else None
+
+
 def _count(times: Floats, begin: Floats, end: Floats) -> Floats:
     change = np.bincount(np.searchsorted(times, begin), minlength=len(times)).astype(float)
     change -= np.bincount(np.searchsorted(times, end), minlength=len(times))

@@ -64,7 +64,7 @@ def attempts_of(tables: Tables) -> Attempts:
     ).select(["request_id", "attempt", "start_s", "end_s"])
     calls = tables.calls.select(["request_id", "attempt", "arrival_s", "end_s"])
     calls = calls.rename_columns(["request_id", "attempt", "start_s", "end_s"])
-    rows = pa.concat_tables([staged, calls])
+    rows = pa.concat_tables([staged, calls], promote_options="permissive")
     number = pc.fill_null(rows.column("attempt"), 0)
     rows = rows.set_column(1, "attempt", number)
     extent = (

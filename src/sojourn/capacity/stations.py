@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sojourn.capacity.fifo import Plateau, estimate_servers, plateau, service_starts
+from sojourn.capacity.fifo import estimate_servers, match_waits, plateau, service_starts
 from sojourn.capacity.records import StationModel
 from sojourn.capacity.retries import attempt_timeout, attempts_of
 from sojourn.capacity.survival import kaplan_meier
@@ -196,36 +196,42 @@ def _from_recorded(visits: Visits, told: Station) -> Reading:
         return Reading(
             whole, told.servers, Provenance.MEASURED, "servers from sojourn.yaml", held=1.0
         )
-    found: Plateau | None = plateau(visits.start, visits.start + wait, visits.end)
-    if found is None:
-        return Reading(
-            whole, None, Provenance.INFERRED, "recorded waits show no limit on work at once"
-        )
-    note = (
-        f"waits recorded; {found.servers} at work in {found.held:.0%} of the time in which"
-        " others waited"
-    )
-    return Reading(whole, found.servers, Provenance.INFERRED, note, found.held)
+    match = match_waits(visits.start, _departures(whole), wait, recorded)
+    level = plateau(visits.start, visits.start + wait, visits.end)
+    if match is not None:
+        note = f"first come first served by {match.servers} explains {match.explained:.0%} of waits"
+        return Reading(whole, match.servers, Provenance.INFERRED, note, match.explained)
+    if level is not None:
+        note = f"{level.servers} at work in {level.held:.0%} of the time in which others waited"
+        return Reading(whole, level.servers, Provenance.INFERRED, note)
+    return Reading(whole, None, Provenance.INFERRED, "recorded waits show no limit on work at once")
+
+
+def _departures(visits: Visits) -> Floats:
+    """When each visit freed its worker. A visit cut while at work holds it on, for the mean of
+    what longer services take beyond it; NaN for those that left while they waited."""
+    began = visits.start + visits.wait
+    service = visits.end - began
+    done = np.sort(service[~visits.cut & (service > 0)])
+    if not visits.cut.any() or done.size == 0:
+        return visits.end
+    tail = np.concatenate([np.cumsum(done[::-1])[::-1], [0.0]])
+    index = np.searchsorted(done, service, side="right")
+    count = len(done) - index
+    longer = np.where(count > 0, tail[index] / np.maximum(count, 1), service)
+    left = np.where(service > 0, began + longer, np.nan)
+    return np.where(visits.cut, left, visits.end)
 
 
 def _queued(visits: Visits, servers: int) -> Visits:
-    """Waits by first come first served; a visit cut while at work holds its worker on, for the
-    mean of what longer services take beyond it."""
-    departure = visits.end.copy()
+    """Waits by first come first served; the second time with what cut visits still held."""
+    departure = visits.end
     for _ in range(2):
         began = service_starts(visits.start, departure, servers)
-        service = visits.end - began
-        done = np.sort(service[~visits.cut & (service > 0)])
-        if not visits.cut.any() or done.size == 0:
-            break
-        tail = np.concatenate([np.cumsum(done[::-1])[::-1], [0.0]])
-        index = np.searchsorted(done, service, side="right")
-        count = len(done) - index
-        longer = np.where(count > 0, tail[index] / np.maximum(count, 1), service)
-        left = np.where(service > 0, began + longer, np.nan)
-        departure = np.where(visits.cut, left, visits.end)
-    wait = np.clip(began - visits.start, 0.0, visits.end - visits.start)
-    return replace(visits, wait=wait)
+        wait = np.clip(began - visits.start, 0.0, visits.end - visits.start)
+        visits = replace(visits, wait=wait)
+        departure = _departures(visits)
+    return visits
 
 
 def _model(
