@@ -172,6 +172,32 @@ def test_leaping_equals_taking_every_step(made):
 
 
 @few
+@given(st.integers(0, 2**32 - 1), st.integers(1, 2), st.integers(1, 4))
+def test_leaping_breaks_ties_as_stepping_does(seed, replicas, seqs):
+    """On a grid of quarters, which floats add exactly, arrivals, deadlines, ends of service and
+    ends of steps fall on one instant all the time."""
+    rng = np.random.default_rng(seed)
+    count = 25
+    arrivals = np.cumsum(rng.integers(0, 4, count)) / 4
+    programs = [
+        [
+            visit("kb", rng.integers(0, 8) / 4),
+            call(int(rng.integers(1, 20)), int(rng.integers(1, 12)), group=1),
+            call(int(rng.integers(1, 20)), int(rng.integers(1, 12)), group=1),
+        ]
+        for _ in range(count)
+    ]
+    the_fleet = fleet(
+        engine(step_model(base=0.25), replicas=replicas, seqs=seqs, block=4, blocks=12),
+        [station("kb", 2, samples=[0.25, 1.5], timeout_s=1.75)],
+        attempt_timeout_s=5.0,
+        max_attempts=2,
+    )
+    made = scenario(arrivals, programs, the_fleet)
+    assert as_bytes(simulate(made)) == as_bytes(simulate(made, engine="stepwise"))
+
+
+@few
 @given(scenarios())
 def test_what_changes_nothing_changes_nothing(made):
     """A station nobody visits, a step model scaled by 1, a deadline nobody meets."""

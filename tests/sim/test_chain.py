@@ -117,6 +117,15 @@ def test_a_retry_draws_new_service_times_keyed_by_seed_and_request():
     assert set(second(1)) == {1.25, 1.5, 1.75}
 
 
+def test_each_attempt_has_luck_of_its_own():
+    the_fleet = fleet(
+        stations=[station("s", None, samples=[0.5, 9.0])], attempt_timeout_s=1.0, max_attempts=3
+    )
+    run = simulate(scenario([0.0] * 64, [[visit("s", 9.0)]] * 64, the_fleet))
+    rows = set(zip(*columns(run.tables.requests, "status", "attempts"), strict=True))
+    assert rows == {("ok", 2), ("ok", 3), ("timeout", 3)}
+
+
 def test_luck_does_not_depend_on_the_rest_of_the_stream():
     """Common random numbers: the same request draws the same in a stream with others."""
     the_fleet = fleet(

@@ -3,6 +3,8 @@
 import pytest
 from tests.sim.making import call, columns, engine, fleet, scenario, step_model
 
+from sojourn.sim.events import SAMPLE, EventLoop
+from sojourn.sim.replica import Replica, Sequence, StepTable
 from sojourn.sim.simulate import simulate
 
 BOTH = pytest.mark.parametrize("kind", ["reference", "stepwise"])
@@ -151,14 +153,45 @@ def test_a_call_without_output_ends_with_its_prompt(kind):
     assert tables.calls.column("output_tokens").to_pylist() == [0]
 
 
-def test_cost_does_not_grow_with_the_output():
-    """Leaping: events do not grow with tokens; the wall time of 100x the tokens stays near."""
-    from time import perf_counter
+@BOTH
+def test_the_preempted_comes_before_those_who_wait(kind):
+    """As above, with a third call in the queue that would fit in the blocks set free."""
+    model = engine(step_model(base=1.0), block=4, blocks=7, seqs=2)
+    _, rows = run([0.0, 0.0, 0.5], [call(8, 10), call(8, 10), call(2, 1)], model, kind)
+    assert [row[3] for row in rows] == pytest.approx([10.0, 15.0, 11.0])
+    assert rows[2][1] == pytest.approx(10.0)
 
-    def wall(output):
-        made = scenario([i * 50.0 for i in range(200)], [[call(10, output)]] * 200)
-        began = perf_counter()
-        simulate(made)
-        return perf_counter() - began
 
-    assert min(wall(4000) for _ in range(3)) < 3 * min(wall(40) for _ in range(3))
+@BOTH
+def test_a_sequence_may_be_aborted_by_the_end_of_another(kind):
+    """Its caller is told at the end of a step; the other leaves at the end of the next."""
+    loop = EventLoop()
+    model = engine(step_model(base=1.0), block=4, blocks=50)
+    table = StepTable(model.step)
+    replica = Replica(loop, model, table, index=0, leap=kind == "reference")
+    long = Sequence(8, 0, 100, lambda: pytest.fail("it was aborted"))
+    replica.submit(long)
+    replica.submit(Sequence(8, 0, 3, lambda: replica.abort(long)))
+    loop.run()
+    assert loop.now == 4.0
+    assert replica.free == 50
+    assert not replica.running
+
+
+def test_events_do_not_grow_with_the_output(monkeypatch):
+    """Leaping: a hundred times the tokens cost no event more."""
+    asked = []
+    ask = EventLoop.at
+
+    def counted(loop, time_s, priority, action):
+        asked.append(priority < SAMPLE)
+        return ask(loop, time_s, priority, action)
+
+    monkeypatch.setattr(EventLoop, "at", counted)
+
+    def events(output):
+        asked.clear()
+        simulate(scenario([i * 1000.0 for i in range(20)], [[call(10, output)]] * 20))
+        return sum(asked)
+
+    assert events(10_000) == events(100) <= 5 * 20
