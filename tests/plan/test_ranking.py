@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sojourn.config import Config
+from sojourn.errors import UsageError
 from sojourn.interval import Excuse
 from sojourn.plan.action import Action
 from sojourn.plan.actions import ACTIONS, action
@@ -16,6 +17,7 @@ from sojourn.plan.records import Plan
 from sojourn.plan.trial import run
 from sojourn.records import Bottleneck, Layer
 from sojourn.sim.scenario import Scenario
+from sojourn.workload.stream import Stream
 
 
 @pytest.fixture(scope="module")
@@ -157,3 +159,9 @@ def test_progress_runs_to_the_end(outside):
     parts = [part for _, part in told]
     assert parts == sorted(parts)
     assert parts[-1] == 1.0
+
+
+def test_nothing_to_plan_for_is_a_clear_message(outside):
+    empty = Stream(outside.stream.requests.slice(0, 0), outside.stream.steps.slice(0, 0))
+    with pytest.raises(UsageError, match="no requests"):
+        rank(replace(outside, stream=empty))

@@ -205,3 +205,16 @@ def test_joint_attainment_never_exceeds_that_of_any_target(rows):
     joint = outcome(run, config(**targets)).attainment["all"].mid
     alone = [outcome(run, config(**{k: v})).attainment["all"].mid for k, v in targets.items()]
     assert joint <= min(alone) + 1e-12
+
+
+def test_missed_by_chance_is_not_surely_missed():
+    def standing(n, late):
+        rows = [request(f"r{i}", end_s=9.0 if i < late else 1.0) for i in range(n)]
+        slo = config(e2e_s=2.0, percentile=0.95)
+        return standings(judge(tables(rows), slo), slo)["short_chat"]
+
+    # P(at least 7 of 100 | 5%) = 0.234, P(at least 10) = 0.028
+    assert not standing(100, 7).held
+    assert not standing(100, 7).surely_missed(0.9)
+    assert standing(100, 10).surely_missed(0.9)
+    assert not standing(100, 0).surely_missed(0.9)

@@ -1,9 +1,11 @@
 """How long the fleet holds: the largest load at which every bucket's SLO is held, jointly.
 
 Loads are today's stream times a factor (`workload.scaling.scale`: nested streams, so a higher
-load holds every request of a lower one). The factor is bracketed, then bisected to 2%, each load
-run under every seed and their requests judged together; the interval spans what each seed alone
-would say. A seed draws the simulator's luck and which requests are thinned or doubled.
+load holds every request of a lower one). Under the first seed the factor is bracketed, then
+bisected to 2%; the other seeds start from what it found. A seed draws the simulator's luck and
+which requests are thinned or doubled; the interval spans what the seeds say, its middle is their
+median. A load breaks the SLO where a bucket misses it by more than chance explains
+(`Standing.surely_missed`): a bucket that is a hair under its target at any load is no knee.
 """
 
 from __future__ import annotations
@@ -29,12 +31,14 @@ from sojourn.workload.stream import Stream
 
 TOLERANCE: Final = 0.02
 UP: Final = 1.5
-DOWN: Final = 0.6
+DOWN: Final = 1 / 0.6
+NEARBY: Final = 1.08
+"""Steps of the first search upwards and downwards, and of the other seeds' around what it found."""
 MAX_FACTOR: Final = 16.0
 MIN_FACTOR: Final = 0.05
 CURVE_POINTS: Final = (0.25, 0.5, 0.7, 0.85, 0.95, 1.0, 1.05, 1.15, 1.3, 1.5)
 """Of the curve, as multiples of the load held: denser at the knee."""
-EXPECTED_RUNS: Final = 16
+EXPECTED_RUNS: Final = 28
 
 
 @dataclass
@@ -44,7 +48,6 @@ class _Search:
     stream: Stream
     fleet: Fleet
     config: Config
-    seeds: Sequence[int]
     progress: Progress
     judged: dict[tuple[float, int], Judged] = field(default_factory=dict)
     used: dict[tuple[float, int], dict[str, float]] = field(default_factory=dict)
@@ -53,7 +56,7 @@ class _Search:
         """The run at a load under a seed, judged."""
         key = (factor, seed)
         if key not in self.judged:
-            part = min(0.99, len(self.judged) / (EXPECTED_RUNS * len(self.seeds)))
+            part = min(0.99, len(self.judged) / EXPECTED_RUNS)
             self.progress(f"simulating {factor:.2f} times the load", part)
             scaled = scale(self.stream, factor, seed=seed)
             run = simulate(Scenario(scaled, self.fleet, seed))
@@ -61,38 +64,43 @@ class _Search:
             self.used[key] = utilisations(run.tables, self.fleet, self.config)
         return self.judged[key]
 
-    def standings(self, factor: float, seeds: Sequence[int]) -> dict[str, Standing]:
-        """Standings of the buckets, over the seeds together."""
-        each = [standings(self.at(factor, seed), self.config) for seed in seeds]
-        return {
-            name: _together([found[name] for found in each if name in found])
-            for name in sorted({name for found in each for name in found})
-        }
+    def standings(self, factor: float, seed: int) -> dict[str, Standing]:
+        """How each bucket stands at a load under a seed."""
+        return standings(self.at(factor, seed), self.config)
 
-    def held(self, factor: float, seeds: Sequence[int] | None = None) -> bool:
-        """Whether every bucket holds its SLO at a load."""
-        found = self.standings(factor, self.seeds if seeds is None else seeds)
-        return all(standing.held for standing in found.values())
+    def held(self, factor: float, seed: int) -> bool:
+        """Whether no bucket surely misses its SLO at a load."""
+        confidence = self.config.analysis.confidence
+        found = self.standings(factor, seed).values()
+        return not any(standing.surely_missed(confidence) for standing in found)
 
-    @property
-    def factors(self) -> list[float]:
-        """Loads run under every seed, ascending."""
-        counts: dict[float, int] = {}
-        for factor, _ in self.judged:
-            counts[factor] = counts.get(factor, 0) + 1
-        return sorted(factor for factor, count in counts.items() if count == len(self.seeds))
+    def bracket(self, start: float, seed: int, *, up: float, down: float) -> tuple[float, float]:
+        """A load held and a higher one broken, adjacent steps from `start`. At the ends of the
+        range one of the two is the end itself, whatever it is."""
+        factor = start
+        if self.held(factor, seed):
+            while factor < MAX_FACTOR:
+                higher = min(round(factor * up, 4), MAX_FACTOR)
+                if not self.held(higher, seed):
+                    return factor, higher
+                factor = higher
+            return MAX_FACTOR, MAX_FACTOR
+        while factor > MIN_FACTOR:
+            lower = max(round(factor / down, 4), MIN_FACTOR)
+            if self.held(lower, seed):
+                return lower, factor
+            factor = lower
+        return MIN_FACTOR, MIN_FACTOR
 
-
-def _together(each: list[Standing]) -> Standing:
-    first = each[0]
-    return Standing(
-        bucket=first.bucket,
-        slo=first.slo,
-        requests=sum(s.requests for s in each),
-        missed=sum(s.missed for s in each),
-        failed=sum(s.failed for s in each),
-        by_target={t: sum(s.by_target[t] for s in each) for t in first.by_target},
-    )
+    def bisected(self, low: float, high: float, seed: int) -> tuple[float, float]:
+        """The bracket narrowed to the tolerance."""
+        while high > low * (1 + TOLERANCE):
+            middle = round((low * high) ** 0.5, 4)
+            if self.held(middle, seed):
+                low = middle
+            else:
+                high = middle
+        return low, high
 
 
 def holding(
@@ -117,43 +125,31 @@ def holding(
         return Excuse(reason="There are no requests to scale")
     if seeds is None:
         seeds = range(config.analysis.seed, config.analysis.seed + config.analysis.replications)
-    search = _Search(stream, fleet, config, list(seeds), progress or silent)
-    if not search.standings(1.0, search.seeds):
-        notes = "; ".join(search.at(1.0, search.seeds[0]).notes)
+    first, *others = seeds
+    search = _Search(stream, fleet, config, progress or silent)
+    if not search.standings(1.0, first):
+        notes = "; ".join(search.at(1.0, first).notes)
         return Excuse(reason=f"No bucket could be judged against an SLO ({notes})")
-    bracket = _bracket(search)
-    if isinstance(bracket, Excuse):
-        return bracket
-    low, high = bracket
-    while high > low * (1 + TOLERANCE):
-        middle = round((low * high) ** 0.5, 4)
-        if search.held(middle):
-            low = middle
-        else:
-            high = middle
-    return _found(search, low, high)
+    low, high = search.bracket(1.0, first, up=UP, down=DOWN)
+    if low == high:
+        return _out_of_range(search, low, first)
+    brackets = [search.bisected(low, high, first)]
+    start = brackets[0][0]
+    for seed in others:
+        near = search.bracket(start, seed, up=NEARBY, down=NEARBY)
+        brackets.append(search.bisected(*near, seed))
+    return _found(search, brackets, first)
 
 
-def _bracket(search: _Search) -> tuple[float, float] | Excuse:
-    """A load that is held and a higher one that is not."""
-    factor = 1.0
-    if search.held(factor):
-        while factor < MAX_FACTOR:
-            higher = min(round(factor * UP, 4), MAX_FACTOR)
-            if not search.held(higher):
-                return factor, higher
-            factor = higher
+def _out_of_range(search: _Search, factor: float, seed: int) -> Excuse:
+    """Why no load of the range is the limit."""
+    if factor >= MAX_FACTOR:
         return Excuse(
             reason=f"The SLO is held even at {MAX_FACTOR:g} times today's load: the model sees no"
             " limit near",
             collect=("check the fleet's numbers: servers of stations, batch slots, KV blocks",),
         )
-    while factor > MIN_FACTOR:
-        lower = max(round(factor * DOWN, 4), MIN_FACTOR)
-        if search.held(lower):
-            return lower, factor
-        factor = lower
-    worst = _worst(search.standings(factor, search.seeds))
+    worst = _worst(search.standings(factor, seed))
     return Excuse(
         reason=f"The SLO is missed even at {MIN_FACTOR:.0%} of today's load, where requests are"
         f" nearly alone ({worst.describe()}): no load factor helps, the service time itself is too"
@@ -161,61 +157,52 @@ def _bracket(search: _Search) -> tuple[float, float] | Excuse:
     )
 
 
+def _excess(standing: Standing) -> float:
+    """Misses over those allowed (or failures over theirs, where that is more)."""
+    n = max(standing.requests, 1)
+    late = standing.missed / n / max(1 - standing.slo.percentile, 1 / n)
+    broken = standing.failed / n / max(standing.slo.max_error_share, 1 / n)
+    return max(late, broken)
+
+
 def _worst(found: dict[str, Standing]) -> Standing:
     """The bucket with the most misses for those it is allowed."""
-
-    def excess(standing: Standing) -> float:
-        allowed = max(1 - standing.slo.percentile, 1 / max(standing.requests, 1))
-        errors = max(standing.slo.max_error_share, 1 / max(standing.requests, 1))
-        n = max(standing.requests, 1)
-        return max(standing.missed / n / allowed, standing.failed / n / errors)
-
-    return max(found.values(), key=excess)
+    return max(found.values(), key=_excess)
 
 
-def _found(search: _Search, low: float, high: float) -> Holding:
+def _found(search: _Search, brackets: list[tuple[float, float]], seed: int) -> Holding:
     rate = search.stream.requests.num_rows / max(search.stream.duration_s, 1e-9)
-    each = [_of_seed(search, seed, low=low, high=high) for seed in search.seeds]
+    lows = [low for low, _ in brackets]
     interval = Interval(
-        low=min(low, *(pair[0] for pair in each)),
-        mid=low,
-        high=max(high, *(pair[1] for pair in each)),
+        low=min(lows),
+        mid=float(np.median(lows)),
+        high=max(high for _, high in brackets),
         confidence=search.config.analysis.confidence,
     )
-    worst = _worst(search.standings(high, search.seeds))
-    uses = [search.used[high, seed] for seed in search.seeds]
-    mean = {name: float(np.mean([u.get(name, 0.0) for u in uses])) for name in uses[0]}
-    binds = max(mean, key=lambda name: mean[name])
+    low, high = brackets[0]
+    used = search.used[high, seed]
+    binds = max(used, key=lambda name: used[name])
     return Holding(
         load_factor=interval,
         rate_per_s=interval.scale(rate),
-        breaks=worst.describe(),
-        binds=f"{binds} ({mean[binds]:.0%} used in the peak window)",
-        curve=_curve(search, low),
+        breaks=_worst(search.standings(high, seed)).describe(),
+        binds=f"{binds} ({used[binds]:.0%} used in the peak window)",
+        curve=_curve(search, low, seed),
+        note=_near_misses(search.standings(low, seed)),
     )
 
 
-def _of_seed(search: _Search, seed: int, *, low: float, high: float) -> tuple[float, float]:
-    """The bracket of one seed alone: from the loads run, then bisected where that is wide."""
-    held = {f: search.held(f, [seed]) for f in search.factors}
-    above = min((f for f in held if not held[f] and f >= low), default=high)
-    below = max((f for f in held if held[f] and f < above), default=min(held))
-    if not held[below]:
-        return below, above
-    while above > below * (1 + TOLERANCE):
-        middle = round((below * above) ** 0.5, 4)
-        if search.held(middle, [seed]):
-            below = middle
-        else:
-            above = middle
-    return below, above
+def _near_misses(found: dict[str, Standing]) -> str:
+    """Buckets under their target at the load that counts as held, by no more than chance."""
+    under = [standing.describe() for standing in found.values() if not standing.held]
+    return f"Held by no more than chance: {'; '.join(under)}" if under else ""
 
 
-def _curve(search: _Search, held: float) -> tuple[tuple[float, float, float], ...]:
-    """(load factor, P99, attainment) under the first seed, at the loads run and around the knee."""
-    seed = search.seeds[0]
-    wanted = {round(held * part, 4) for part in CURVE_POINTS} | set(search.factors)
+def _curve(search: _Search, held: float, seed: int) -> tuple[tuple[float, float, float], ...]:
+    """(load factor, P99, attainment) at the loads run under a seed and around the knee."""
+    wanted = {round(held * part, 4) for part in CURVE_POINTS}
     wanted = {f for f in wanted if MIN_FACTOR <= f <= MAX_FACTOR}
+    wanted |= {factor for factor, its_seed in search.judged if its_seed == seed}
     points = []
     for factor in sorted(wanted):
         judged = search.at(factor, seed)

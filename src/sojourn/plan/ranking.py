@@ -21,6 +21,7 @@ import numpy as np
 from sojourn.attribution.records import ALL, Diagnosis, Verdict
 from sojourn.capacity.records import CapacityModel, Fleet
 from sojourn.config import Config
+from sojourn.errors import UsageError
 from sojourn.interval import Excuse
 from sojourn.plan import scoring
 from sojourn.plan.action import Action, Changed, Context, engine_load
@@ -28,22 +29,19 @@ from sojourn.plan.actions import ACTIONS
 from sojourn.plan.effect import Effect, effect, outcome_of
 from sojourn.plan.holding import holding
 from sojourn.plan.ladder import ladder
+from sojourn.plan.notes import notes_on
 from sojourn.plan.records import Holding, Outcome, Plan, Price, Ranked, Refused
 from sojourn.plan.slo import outcome
 from sojourn.plan.trial import Progress, Trial, run_all, silent, with_dropped
 from sojourn.records import Bottleneck, Layer
 from sojourn.sim.scenario import Scenario
 from sojourn.trace.tables import Tables
-from sojourn.units import format_seconds, format_share
+from sojourn.units import format_share
 from sojourn.workload.profile_records import Profile
 from sojourn.workload.stream import Stream
 
 MAX_BUNDLE: Final = 4
 """More changes at once could not be told apart when they are verified."""
-MODEL_ERROR: Final = 0.20
-"""Baseline P99 further from the measured one than this is said as a warning."""
-THIN: Final = 100
-"""Below so many requests one request alone is the P99."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +83,14 @@ class _Tried:
 
 
 def rank(case: Case, *, progress: Progress | None = None) -> Plan:
-    """Rank the actions for a case. `progress` is told what is done and how far it is, 0 to 1."""
+    """Rank the actions for a case. `progress` is told what is done and how far it is, 0 to 1.
+
+    Raises:
+        UsageError: the case has no requests, or none of them ends in the simulation.
+    """
     tell = progress or silent
+    if not case.stream.requests.num_rows:
+        raise UsageError("There are no requests to plan for; read telemetry that holds some")
     tell("simulating today", 0.0)
     seeds, baseline = case.seeds, _baseline(case)
     if _same(baseline):
@@ -95,6 +99,8 @@ def rank(case: Case, *, progress: Progress | None = None) -> Plan:
         case, baseline = replace(case, config=config), baseline[:1]
     before = outcome_of(baseline, case.config)
     load = replace(baseline[0].load, gpu_share=engine_load(case.tables).gpu_share)
+    if ALL not in before.e2e_s:
+        raise UsageError("No request ends in the simulation of today: check the fleet's numbers")
     context = Context(case.config, case.profile, case.diagnosis, load)
     opened, refused = _opened(case, context)
     tried = _try_all(case, context, opened, baseline=baseline, tell=tell)
@@ -122,7 +128,7 @@ def rank(case: Case, *, progress: Progress | None = None) -> Plan:
         refused=(*not_worth, *refused),
         bundle=bundle,
         ladder=ladder(ranked, case.capacity, found, case.actions),
-        notes=_notes(case, before, measured),
+        notes=notes_on(before, measured),
     )
 
 
@@ -382,24 +388,3 @@ def _prices(kept: Sequence[_Tried]) -> Price:
         note="; ".join(dict.fromkeys(t.price.note for t in kept if t.price.note)),
         unpriced=any(t.price.unpriced for t in kept),
     )
-
-
-def _notes(case: Case, before: Outcome, measured: Outcome) -> tuple[str, ...]:
-    notes = list(before.notes)
-    if ALL in before.e2e_s and ALL in measured.e2e_s:
-        model, real = before.e2e_s[ALL]["p99"].mid, measured.e2e_s[ALL]["p99"].mid
-        error = model / real - 1 if real > 0 else 0.0
-        text = (
-            f"The simulated baseline has a P99 of {format_seconds(model)}, the measured run"
-            f" {format_seconds(real)} ({error:+.0%})"
-        )
-        if abs(error) > MODEL_ERROR:
-            text += ": read the effects as directions, not as seconds"
-        notes.append(text)
-    if before.requests < THIN:
-        notes.append(
-            f"{before.requests} requests are too few for a P99: its figure is nearly the maximum"
-        )
-    if not before.attainment:
-        notes.append("Without an SLO actions are ranked by P99; set `slo` in sojourn.yaml")
-    return tuple(notes)

@@ -84,6 +84,7 @@ class Holding(Record):
     curve: tuple[tuple[float, float, float], ...] = Field(
         description="(load factor, P99 E2E seconds, attainment): the knee, for plotting."
     )
+    note: str = ""
 
 
 class Rung(Record):

@@ -109,6 +109,19 @@ class Standing:
         errors = max(1, math.floor(self.requests * self.slo.max_error_share + 1e-9))
         return self.missed <= allowed and self.failed <= errors
 
+    def surely_missed(self, confidence: float) -> bool:
+        """Whether misses, or failures, are more than chance explains if the SLO were just held.
+
+        One-sided binomial test at level 1 - confidence. Wrong when: misses come in bursts (then
+        it is surer than it may be).
+        """
+        from scipy.special import bdtrc  # noqa: PLC0415  scipy loads 0.1 s: only where asked
+
+        n = self.requests
+        late = bdtrc(self.missed - 1.0, n, 1 - self.slo.percentile) if self.missed else 1.0
+        broken = bdtrc(self.failed - 1.0, n, self.slo.max_error_share) if self.failed else 1.0
+        return bool(min(late, broken) < 1 - confidence)
+
     @property
     def worst(self) -> str:
         """The target with most misses."""

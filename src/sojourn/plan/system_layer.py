@@ -202,7 +202,8 @@ SYSTEM_ACTIONS: Final = (
         price=scale_out_price,
         source="New P99 = outside + inside at half the load: with 80% outside, doubling removes at"
         " most 20%; DistServe, arXiv:2401.09670, on goodput per GPU",
-        wrong_when="replicas share a limit (gateway, database), or start too late (minutes)",
+        wrong_when="replicas share a limit (gateway, database), start too late (minutes), or lose"
+        " prefix hits because requests of one prefix are spread over them",
         always=True,
     ),
     Action(

@@ -6,15 +6,15 @@ import numpy as np
 
 from sojourn.capacity.records import Fleet
 from sojourn.config import Config
+from sojourn.plan.action import prefill_s
 from sojourn.plan.columns import floats, texts
 from sojourn.plan.estimates import Floats
-from sojourn.plan.usage import union_s
 from sojourn.trace.tables import Tables
 
 
 def utilisations(tables: Tables, fleet: Fleet, config: Config) -> dict[str, float]:
     """Share used in the window with most arrivals: workers of each station pool, the engine's
-    batch slots, its KV memory, and its time (share of the window with work to do).
+    batch slots, its KV memory, and its time (what its calls need at full batches).
 
     Stations without a limit cannot bind and are left out. Work is span time less waiting.
     """
@@ -74,12 +74,22 @@ def _stations(
 
 
 def _engine_time(tables: Tables, fleet: Fleet, start: float, end: float) -> float:
-    """Share of the window in which a replica has a call in its batch, mean over replicas."""
-    begin, finish = floats(tables.calls, "scheduled_s"), floats(tables.calls, "end_s")
-    replica = texts(tables.calls, "replica", "")
-    inside = (finish > start) & (begin < end)
-    busy = sum(
-        union_s(np.clip(begin[mine], start, end), np.clip(finish[mine], start, end))
-        for mine in (inside & (replica == name) for name in set(replica[inside].tolist()))
+    """Time the window's calls need at full batches, over the engine's time in it.
+
+    Prompt tokens computed x their time, and written tokens x decode step / batch at the batch
+    limit and the calls' mean context. Being busy is not being full: a batch of one is busy.
+    Wrong when: KV memory keeps the batch below its limit (then KV binds, and says so).
+    """
+    step, slots = fleet.engine.step, fleet.engine.max_num_seqs
+    arrival = floats(tables.calls, "arrival_s")
+    inside = (arrival >= start) & (arrival <= end)
+    tokens, cached, written = (
+        np.nan_to_num(floats(tables.calls, name)[inside])
+        for name in ("input_tokens", "cached_tokens", "output_tokens")
     )
-    return busy / (fleet.engine.replicas * max(end - start, 1e-9))
+    if not tokens.size:
+        return 0.0
+    context = float((tokens + written / 2).mean())
+    per_token = step.decode_step_s(slots, slots * context) / slots
+    work = prefill_s(step, tokens, cached).sum() + written.sum() * per_token
+    return float(work) / (fleet.engine.replicas * max(end - start, 1e-9))
