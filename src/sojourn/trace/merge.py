@@ -34,7 +34,8 @@ def merge(parts: Sequence[Tables]) -> Tables:
     clock = next((part.clock for part in parts if _timed(part)), parts[0].clock)
     shift = 0.0
     if clock.kind == "epoch":
-        zero = min(part.clock.origin_epoch_s for part in parts if _timed(part))
+        zeros = [part.clock.origin_epoch_s for part in parts if _timed(part)]
+        zero = min(zeros, default=clock.origin_epoch_s)
         parts = [
             _shifted(part, part.clock.origin_epoch_s - zero) if _timed(part) else part
             for part in parts
@@ -70,7 +71,7 @@ def _one_clock(parts: list[Tables]) -> list[Tables]:
             "two sources with requests have clocks without a common zero: "
             + " and ".join(
                 f"{', '.join(part.quality.sources) or 'a source'} ({part.clock.kind})"
-                for part in keepers[:2]
+                for part in sorted(keepers, key=lambda part: part.clock.kind == "epoch")[:2]
             ),
             todo="Read them one at a time",
         )
