@@ -93,7 +93,7 @@ def retry_amplification(facts: Facts) -> Finding | None:
         "retry_amplification",
         Bottleneck.RETRY_AMPLIFICATION,
         (
-            above(grow, ratio, AMPLIFIED, STEADY, DIRECT),
+            only_for(above(grow, ratio, AMPLIFIED, STEADY, DIRECT)),
             above(f"{again:.0%} of attempts are retries", again, MANY_RETRIES, FEW_RETRIES, DIRECT),
             above(
                 f"{wasted:.0%} of attempt time ends in failure",
@@ -121,13 +121,13 @@ def timeout_too_short(facts: Facts) -> Finding | None:
     timeout, served = report.timeout_s, report.ok_attempt_p95_s
     calm = report.calm_failed_share
     close = served / timeout if served is not None else None
-    ratio = report.peak_failed_share / calm if calm > 0 else None
+    ratio = report.peak_failed_share / calm if calm else None
     return finding(
         "timeout_too_short",
         Bottleneck.TIMEOUT_TOO_SHORT,
         (
             above(
-                f"{calm:.0%} of attempts fail even when it is calm",
+                f"{calm or 0:.0%} of attempts fail even when it is calm",
                 calm,
                 CALM_FAILURES,
                 CALM_CLEAN,
@@ -144,7 +144,7 @@ def timeout_too_short(facts: Facts) -> Finding | None:
             _marks(report, "attempt", "call"),
             only_against(
                 below(
-                    f"failures rise {ratio or 0:.1f} times at the peak: load", ratio, 1.5, 3, SIGN
+                    f"failures rise {ratio or 0:.1f} times at the peak: load", ratio, 1.5, 3, DIRECT
                 )
             ),
             carries(
