@@ -62,6 +62,18 @@ def test_timeouts_and_retries_of_a_saturated_engine_stay_a_symptom():
     assert found.engine_bound is True
 
 
+def test_an_engine_that_forgets_the_calls_it_lost_is_still_the_engine():
+    scene = replace(SATURATED, timeout_s=12.0, max_attempts=3, forgets_cut_calls=True)
+    found = judge(scene)
+    assert found.top.bottleneck in ENGINE
+    assert found.engine_bound is True
+    made = break_down(tables(scene), config())
+    assert any("cut off" in note for note in made.notes)
+    tail = made.tail(ALL, 0.99)
+    assert tail is not None
+    assert tail.stages["unexplained"] < 0.05 * tail.e2e_s.mid
+
+
 @pytest.mark.parametrize("strength", [3, 10, 30])
 @pytest.mark.parametrize("stage", ["retrieval", "rerank", "tool"])
 def test_one_slow_stage_is_named(stage, strength):
