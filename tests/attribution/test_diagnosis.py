@@ -179,6 +179,18 @@ def test_short_calls_behind_long_prompts_are_head_of_line(long_tokens):
     assert B.HEAD_OF_LINE not in ranked(same)
 
 
+def test_retries_explain_no_more_than_what_lies_beyond_one_timeout():
+    made = break_down(tables(INCIDENT), config())
+    tail = made.tail(ALL, 0.99)
+    assert tail is not None
+    assert made.retries is not None
+    assert made.retries.timeout_s is not None
+    for verdict in diagnose(made, profile(), config()).verdicts:
+        if verdict.bottleneck in {B.RETRY_AMPLIFICATION, B.TIMEOUT_TOO_SHORT}:
+            limit = 1 - made.retries.timeout_s / tail.e2e_s.mid
+            assert verdict.share_of_p99 == pytest.approx(min(limit, verdict.share_of_p99 or 0))
+
+
 def test_a_timeout_below_the_calm_service_time_is_too_short():
     scene = Scene(timeout_s=2.5, max_attempts=3, peak_rate=0.8)
     found = judge(scene)

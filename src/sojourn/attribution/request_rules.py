@@ -75,6 +75,15 @@ def _late(report: RetryReport) -> Reading | None:
     return only_for(above(text, left["under_half"], PERSISTENT, SHARE_LOW, HINT))
 
 
+def _beyond_one_attempt(facts: Facts, report: RetryReport) -> float:
+    """Part of the P99 that fewer attempts could save, at most: the attempts tried again and the
+    waits after them, but an attempt that was cut takes its whole timeout with or without them."""
+    lost, whole = facts.extra.get("failed_attempts", 0.0), facts.tail.e2e_s.mid
+    if report.timeout_s is None or whole <= 0:
+        return lost
+    return min(lost, max(1.0 - report.timeout_s / whole, 0.0))
+
+
 def retry_amplification(facts: Facts) -> Finding | None:
     """Failed attempts are tried again and add to the load that made them fail."""
     report = facts.retries
@@ -109,7 +118,7 @@ def retry_amplification(facts: Facts) -> Finding | None:
                 below("a full engine explains the timeouts", engine, OCCASIONAL, PERSISTENT, SIGN)
             ),
         ),
-        share=lost * (1.0 - engine),
+        share=_beyond_one_attempt(facts, report) * (1.0 - engine),
     )
 
 
@@ -151,7 +160,7 @@ def timeout_too_short(facts: Facts) -> Finding | None:
                 "attempts that were tried again", facts.extra.get("failed_attempts", 0.0), SIGN
             ),
         ),
-        share=facts.extra.get("failed_attempts", 0.0),
+        share=_beyond_one_attempt(facts, report),
     )
 
 
