@@ -53,7 +53,7 @@ def test_servers_told_give_waits_back():
 
 def test_servers_untold_are_inferred_or_left_open():
     work, arrival = _work(1500), _arrivals(5.2, 1500)
-    starts, ends = fifo(arrival, work, 4)
+    _, ends = fifo(arrival, work, 4)
     rows = spans_of(NAME, "retrieval", arrival, ends)
     rows += spans_of("execute_tool web", "tool", arrival, arrival + work)
     filled, models = stations.infer(tables_of(rows), Config())
