@@ -33,7 +33,7 @@ from sojourn.plan.notes import notes_on
 from sojourn.plan.records import Holding, Outcome, Plan, Price, Ranked, Refused
 from sojourn.plan.slo import outcome
 from sojourn.plan.trial import Progress, Trial, run_all, silent, with_dropped
-from sojourn.records import Bottleneck, Layer
+from sojourn.records import Layer
 from sojourn.sim.scenario import Scenario
 from sojourn.trace.tables import Tables
 from sojourn.units import format_share
@@ -167,11 +167,10 @@ def _opened(
 
 def _missing_verdict(action: Action, diagnosis: Diagnosis) -> Excuse:
     wanted = ", ".join(sorted(b.value.replace("_", " ") for b in action.opens_for))
-    if diagnosis.top.bottleneck is Bottleneck.INSUFFICIENT_EVIDENCE:
-        thin = diagnosis.excuse or Excuse(reason="the evidence is too thin")
+    if diagnosis.excuse is not None:
         return Excuse(
             reason=f"No bottleneck is established, and it takes one of: {wanted}",
-            collect=thin.collect,
+            collect=diagnosis.excuse.collect,
         )
     return Excuse(reason=f"Not called for: no verdict names {wanted}")
 
