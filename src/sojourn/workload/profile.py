@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import NormalDist
 from typing import Final
 
@@ -74,7 +75,8 @@ def mean_interval(values: Floats, confidence: float, *, floor: float) -> Interva
     mean = max(float(values.mean()), floor)
     if values.size < 2 or float(values.std()) == 0:
         return Interval(low=mean, mid=mean, high=mean, confidence=confidence)
-    half = float(NormalDist().inv_cdf(0.5 + confidence / 2) * values.std(ddof=1) / np.sqrt(values.size))
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    half = z * float(values.std(ddof=1)) / math.sqrt(values.size)
     return Interval(low=max(mean - half, floor), mid=mean, high=mean + half, confidence=confidence)
 
 
