@@ -82,7 +82,11 @@ def test_lengths_and_hardware_give_a_roofline():
     ]
     from sojourn.capacity import catalogue
 
-    hardware = {"model": catalogue.models()[0].name, "accelerator": "B200", "tensor_parallel": 8}
+    hardware = {
+        "model": next(iter(catalogue.models())),
+        "accelerator": "B200",
+        "tensor_parallel": 8,
+    }
     built = fleet.build(
         Tables(calls=from_rows("calls", rows)), None, Config.from_dict({"deployment": hardware})
     )
