@@ -93,15 +93,15 @@ def test_servegen_is_refused_by_name():
 
 def test_a_column_map_reads_a_log_of_ones_own(write):
     text = (
-        "when;who;p;c;ttft_ms;took_ms;code\n"
-        "2026-01-01T00:00:00Z;acme;100;7;250;1500;200\n"
-        "2026-01-01T01:00:02+01:00;beta;50;3;;;504\n"
+        "when;who;p;c;ttft_ms;took_ms;code;good\n"
+        "2026-01-01T00:00:00Z;acme;100;7;250;1500;200;true\n"
+        "2026-01-01T01:00:02+01:00;beta;50;3;;;504;0\n"
     )
     config = Config.from_dict(
         {"columns": {"requests.arrival_s": "when", "requests.tenant": "who",
                      "calls.input_tokens": "p", "calls.output_tokens": "c",
                      "calls.ttft_s": "ttft_ms", "requests.duration_s": "took_ms",
-                     "requests.status": "code"}}
+                     "requests.status": "code", "requests.success": "good"}}
     )  # fmt: skip
     tables = read(write("own.csv", text), config=config)
     assert column(tables, "requests", "arrival_s") == [0.0, 2.0]
@@ -110,6 +110,7 @@ def test_a_column_map_reads_a_log_of_ones_own(write):
     assert column(tables, "calls", "ttft_origin") == ["gateway", None]
     assert column(tables, "requests", "status") == ["ok", "timeout"]
     assert column(tables, "requests", "tenant") == ["acme", "beta"]
+    assert column(tables, "requests", "success") == [True, False]
 
 
 def test_a_wrong_map_says_what_is_there(write):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import numpy as np
@@ -10,7 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from tests.trace.conftest import SHARED, lines, sample, task
+from tests.trace.test_columns import DETAIL, RUN
+from tests.trace.test_engine_log import LAUNCH, NEW
 
 from sojourn.config import Config
 from sojourn.errors import InputError, SojournError, UnknownFormatError, UsageError
@@ -249,11 +253,54 @@ def attempt(path, format_name=None):
     return tables
 
 
-@pytest.mark.parametrize("parts", SAMPLES, ids=lambda parts: parts[-1])
+def own_parquet():
+    rows = [{"request_id": str(i), "arrival_s": float(i)} for i in range(50)]
+    sink = io.BytesIO()
+    pq.write_table(from_rows("requests", rows), sink)
+    return sink.getvalue()
+
+
+def protobuf():
+    data = TracesData()
+    for service, raw in task():
+        group = data.resource_spans.add()
+        group.resource.attributes.add(key="service.name").value.string_value = service
+        one = group.scope_spans.add().spans.add()
+        one.trace_id, one.span_id = b"t" * 16, raw["spanId"].encode()[:8]
+        one.parent_span_id = raw["parentSpanId"].encode()[:8]
+        one.name = raw["name"]
+        one.start_time_unix_nano = int(raw["startTimeUnixNano"])
+        one.end_time_unix_nano = int(raw["endTimeUnixNano"])
+    return data.SerializeToString()
+
+
+def some_log():
+    return "\n".join([*LAUNCH, *(NEW.format(s=s, e=s % 2) for s in range(10, 50))]).encode()
+
+
+MADE = {
+    "own.parquet": own_parquet,
+    "protobuf": protobuf,
+    "engine.log": some_log,
+    "bench.json": lambda: json.dumps(RUN | DETAIL).encode(),
+    "tasks": lambda: lines(*task(), *task("b" * 32)).encode(),
+}
+CUT = (("traces", "mooncake", "conversation_trace.jsonl"),
+       ("traces", "agentic_sessions", "sessions.jsonl"))  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_cut_and_flipped_files_of_our_own(name, tmp_path):
+    mutilate(MADE[name](), tmp_path / "x")
+
+
+@pytest.mark.parametrize("parts", SAMPLES + CUT, ids=lambda parts: parts[-1])
 def test_cut_and_flipped_samples(parts, tmp_path):
-    data = sample(*parts).read_bytes()[:24_000]
-    random = np.random.default_rng(7)
-    path = tmp_path / "x"
+    mutilate(sample(*parts).read_bytes()[:24_000], tmp_path / "x")
+
+
+def mutilate(data, path, seed=7):
+    random = np.random.default_rng(seed)
     for cut in random.integers(1, len(data), 12):
         path.write_bytes(data[:cut])
         attempt(path)

@@ -76,10 +76,11 @@ def _one_clock(parts: list[Tables]) -> list[Tables]:
             todo="Read them one at a time",
         )
     kind = keepers[0].clock.kind
+    sampled = any(part.engine_samples.num_rows and part.clock.kind == kind for part in timed)
     return [
         part
         if not _timed(part) or part in keepers or (kind == "epoch" == part.clock.kind)
-        else _without_samples(part, kind)
+        else _without_samples(part, kind, sampled=sampled)
         for part in parts
     ]
 
@@ -118,12 +119,12 @@ def _dated(log: Tables, keepers: Sequence[Tables]) -> Tables:
     return replace(log, clock=Clock(kind="epoch", origin_epoch_s=origin), quality=quality)
 
 
-def _without_samples(part: Tables, kind: str) -> Tables:
+def _without_samples(part: Tables, kind: str, *, sampled: bool) -> Tables:
     count = part.engine_samples.num_rows
     issue = Issue(
         action="dropped",
-        reason=f"engine samples on a {part.clock.kind} clock cannot be joined to the {kind}"
-        " clock of the requests; read them alone",
+        reason=f"engine samples on a {part.clock.kind} clock cannot be joined to the {kind} clock"
+        + ("; another source samples the engines" if sampled else "; read them alone"),
         count=count,
         source=", ".join(part.quality.sources),
     )

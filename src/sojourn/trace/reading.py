@@ -140,7 +140,8 @@ def _sorted_out(
     single = len(files) == 1 or all(named for _, named in files)
     for path, named in files:
         if not named and _is_aside(path):
-            issues.append(_aside(path, "not telemetry, skipped"))
+            if path.name != MANIFEST:
+                issues.append(_aside(path, "not telemetry, skipped"))
             continue
         try:
             name = format_name or detect(path, config)

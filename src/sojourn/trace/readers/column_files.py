@@ -27,8 +27,8 @@ def header(head: Head) -> list[str]:
     if head.is_binary:
         return []
     if head.is_json:
-        first = head.first_object
-        return list(_flat(first)) if first else []
+        record = head.first_object
+        return list(_flat(record)) if record else []
     first = _header_line(head.lines)
     return _split(first) if 0 < len(first) <= MAX_HEADER else []
 
