@@ -76,8 +76,8 @@ def infer(tables: Tables, config: Config) -> tuple[Tables, dict[str, StationMode
     spans = _leaves(tables.spans)
     if spans.num_rows == 0:
         return tables, {}
-    names = spans.column("name").to_pylist()
-    stage_of = dict(zip(names, spans.column("stage").to_pylist(), strict=True))
+    kinds = spans.group_by("name").aggregate([("stage", "min")]).to_pylist()
+    stage_of = {row["name"]: row["stage_min"] for row in kinds}
     visits, code, order = _visits(spans, tables)
     by_stage: dict[str, list[str]] = {}
     for name in order:
@@ -132,11 +132,14 @@ def _cut(spans: pa.Table, tables: Tables) -> Bools:
     status = pc.fill_null(spans.column("status"), Status.OK.value)
     gone = pc.is_in(status, value_set=pa.array([s.value for s in CUT]))
     cut = np.array(gone.to_numpy(zero_copy_only=False), dtype=bool)
-    limit = attempt_timeout(attempts_of(tables))
-    if limit is not None:
-        failed = pc.equal(status, Status.ERROR.value).to_numpy(zero_copy_only=False)
-        at_limit = attempts_of(tables).ended_at(spans, limit)
-        cut |= np.array(failed, dtype=bool) & at_limit
+    failed = np.array(
+        pc.equal(status, Status.ERROR.value).to_numpy(zero_copy_only=False), dtype=bool
+    )
+    if failed.any():
+        attempts = attempts_of(tables)
+        limit = attempt_timeout(attempts)
+        if limit is not None:
+            cut |= failed & attempts.ended_at(spans, limit)
     return cut
 
 
