@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sojourn.capacity.drift import level_of, levels
 from sojourn.capacity.fifo import estimate_servers, match_waits, plateau, service_starts
 from sojourn.capacity.records import StationModel
 from sojourn.capacity.retries import attempt_timeout, attempts_of
@@ -244,17 +245,24 @@ def _model(
     visits = reading.visits
     service = np.maximum(visits.end - visits.start - np.nan_to_num(visits.wait), 0.0)
     served = ~visits.cut | (service > 0)
+    drift = levels(visits.start[served], service[served], visits.cut[served])
     known = kaplan_meier(service[served], visits.cut[served])
+    flat = service[served] / level_of(drift, visits.start[served])
+    level = kaplan_meier(flat, visits.cut[served]) if drift else known
     note = reading.note
+    if drift:
+        factors = [factor for _start, factor in drift]
+        note += f"; its work drifts with time, {min(factors):.2f} to {max(factors):.2f} times"
     if known is None:
-        known = kaplan_meier(service, np.zeros(len(service), dtype=bool))
+        known = level = kaplan_meier(service, np.zeros(len(service), dtype=bool))
         note += "; no visit ended by itself: service times are lower bounds"
     elif visits.cut.any():
         share = float(visits.cut.mean())
         note += f"; {share:.0%} of visits were cut by their caller, their work is longer than seen"
     assert known is not None  # there is at least one visit
+    assert level is not None  # as above
     count = min(SAMPLES, len(service))
-    draws = np.random.default_rng(config.analysis.seed).permutation(known.strata(count))
+    draws = np.random.default_rng(config.analysis.seed).permutation(level.strata(count))
     return StationModel(
         name=name,
         stage=stage,
@@ -268,4 +276,5 @@ def _model(
         provenance=reading.provenance,
         note=note,
         pool=pool,
+        drift=drift,
     )
