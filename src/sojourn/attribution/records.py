@@ -173,5 +173,6 @@ class Diagnosis(Record):
 
     @property
     def runner_up(self) -> Verdict | None:
-        """The second, or None."""
-        return self.verdicts[1] if len(self.verdicts) > 1 else None
+        """The second over all requests, or None."""
+        overall = [verdict for verdict in self.verdicts if verdict.bucket == ALL]
+        return overall[1] if len(overall) > 1 else None
