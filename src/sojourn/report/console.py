@@ -16,12 +16,10 @@ _TONES: Final = {"good": "green", "bad": "red", "warn": "yellow", "muted": "dim"
 
 
 def render(document: Document, console: Console) -> None:
-    """Print the document; charts are named, their figures stand in the tables beside them."""
+    """Print the document; of charts the sentence, since their figures stand in tables too."""
     console.print(Line(document.title, style="dim"))
     for block in document.blocks:
-        shown = _renderable(block)
-        if shown is not None:
-            console.print(shown)
+        console.print(_renderable(block))
     console.print()
     console.print(Panel(Line(document.verdict, style="bold"), title="Verdict", title_align="left"))
 
@@ -36,7 +34,7 @@ def to_text(document: Document, width: int = 100) -> str:
 
 def _renderable(
     block: Heading | Text | Card | TableBlock | Chart,
-) -> RenderableType | None:
+) -> RenderableType:
     match block:
         case Heading(text=text, level=1):
             return Line(f"\n{text}\n{'=' * len(text)}", style="bold")
@@ -50,8 +48,8 @@ def _renderable(
             return line
         case TableBlock():
             return _table(block)
-        case Chart():
-            return None
+        case Chart(caption=caption):
+            return Line(f"[chart] {caption}", style="dim")
 
 
 def _table(block: TableBlock) -> Table:
