@@ -12,7 +12,7 @@ from sojourn.config import Config, Retry
 from sojourn.interval import Excuse, Interval
 from sojourn.plan.action import Action
 from sojourn.plan.actions import ACTIONS
-from sojourn.plan.holding import holding
+from sojourn.plan.holding import _stretched, holding
 from sojourn.plan.ladder import HYSTERESIS, ladder
 from sojourn.plan.ranking import rank
 from sojourn.plan.records import Holding
@@ -84,16 +84,32 @@ def test_a_load_missed_today_has_a_factor_below_one(build):
 def test_refusals_name_their_reason(build):
     stream, fleet = one_server(build, rate=0.3, n=60)
     assert "No SLO" in holding(stream, fleet, Config()).reason
-    tight = holding(stream, fleet, config(e2e_s=0.5))
-    assert isinstance(tight, Excuse)
-    assert "nearly alone" in tight.reason
-    assert "e2e_s" in tight.reason
     endless = Fleet(
         engine=build.engine(), stations={"press": build.station("press", "tool", [1.0], None)}
     )
     assert "no limit near" in holding(stream, endless, config(e2e_s=5.0)).reason
     # without a model call there is nothing a token target could miss
     assert "no limit near" in holding(stream, fleet, config(tpot_s=1.0)).reason
+
+
+def test_a_target_missed_by_requests_alone_holds_at_no_load(build):
+    stream, fleet = one_server(build, rate=0.3, n=60)
+    tight = holding(stream, fleet, config(e2e_s=0.5))
+    assert isinstance(tight, Holding)
+    assert tight.load_factor.high == 0
+    assert "nearly alone" in tight.note
+    assert "e2e_s" in tight.breaks
+
+
+def test_slow_hours_stay_slow_when_requests_come_apart(build):
+    """What drifts with time is stretched with the arrivals: it is no effect of load."""
+    stream, fleet = one_server(build, rate=0.3, n=60)
+    press = fleet.stations["press"].model_copy(update={"drift": ((0.0, 1.0), (50.0, 3.0))})
+    slow = fleet.model_copy(update={"stations": {"press": press}})
+    found = _stretched(stream, slow, 10.0, 0)
+    assert found.fleet.stations["press"].drift == ((0.0, 1.0), (500.0, 3.0))
+    arrivals = found.stream.requests.column("arrival_s").to_numpy()
+    assert (arrivals == 10 * stream.requests.column("arrival_s").to_numpy()).all()
 
 
 def test_more_workers_never_hold_less(build):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+import pyarrow.compute as pc
 
 from sojourn.capacity.records import Fleet
 from sojourn.config import Config
@@ -38,6 +39,8 @@ MAX_FACTOR: Final = 16.0
 MIN_FACTOR: Final = 0.05
 CURVE_POINTS: Final = (0.25, 0.5, 0.7, 0.85, 0.95, 1.0, 1.05, 1.15, 1.3, 1.5)
 """Of the curve, as multiples of the load held: denser at the knee."""
+APART: Final = 5.0
+"""Mean gap over mean stay at which requests count as alone: a fifth in the system on average."""
 EXPECTED_RUNS: Final = 28
 
 
@@ -73,6 +76,19 @@ class _Search:
         confidence = self.config.analysis.confidence
         found = self.standings(factor, seed).values()
         return not any(standing.surely_missed(confidence) for standing in found)
+
+    def alone(self, seed: int) -> dict[str, Standing]:
+        """How each bucket stands when its very requests come so far apart that hardly two meet.
+
+        All requests are judged, so a bucket that misses here misses for what its work takes.
+        Arrivals, and what drifts with time, are stretched alike.
+        """
+        today = self.at(1.0, seed)
+        gap = self.stream.duration_s / max(self.stream.requests.num_rows, 1)
+        stay = float(np.nanmean(today.e2e_s)) if not np.isnan(today.e2e_s).all() else gap
+        stretch = max(1.0, APART * stay / gap) if gap > 0 else 1.0
+        run = simulate(_stretched(self.stream, self.fleet, stretch, seed))
+        return standings(judge(run.tables, self.config), self.config)
 
     def bracket(self, start: float, seed: int, *, up: float, down: float) -> tuple[float, float]:
         """A load held and a higher one broken, adjacent steps from `start`. At the ends of the
@@ -113,16 +129,11 @@ def holding(
 ) -> Holding | Excuse:
     """The largest load factor with the SLO held jointly, and the knee around it.
 
-    An `Excuse` where no SLO is set, where none can be judged, where the SLO is missed even by
-    requests nearly alone, or where it holds at every load tried.
+    Factor 0 where the SLO is missed even by requests nearly alone: no load helps. An `Excuse`
+    where no SLO is set, where none can be judged, or where it holds at every load tried.
     """
-    if not config.slo:
-        return Excuse(
-            reason="No SLO is set, so there is nothing to hold",
-            collect=("set `slo` in sojourn.yaml: ttft_s, tpot_s or e2e_s per bucket",),
-        )
-    if not stream.requests.num_rows:
-        return Excuse(reason="There are no requests to scale")
+    if not config.slo or not stream.requests.num_rows:
+        return _nothing_to_hold(config)
     if seeds is None:
         seeds = range(config.analysis.seed, config.analysis.seed + config.analysis.replications)
     first, *others = seeds
@@ -130,9 +141,19 @@ def holding(
     if not search.standings(1.0, first):
         notes = "; ".join(search.at(1.0, first).notes)
         return Excuse(reason=f"No bucket could be judged against an SLO ({notes})")
+    if not search.held(1.0, first):
+        alone = search.alone(first)
+        if any(standing.surely_missed(config.analysis.confidence) for standing in alone.values()):
+            return _at_no_load(search, alone, first)
     low, high = search.bracket(1.0, first, up=UP, down=DOWN)
+    if low == high == MAX_FACTOR:
+        return Excuse(
+            reason=f"The SLO is held even at {MAX_FACTOR:g} times today's load: the model sees no"
+            " limit near",
+            collect=("check the fleet's numbers: servers of stations, batch slots, KV blocks",),
+        )
     if low == high:
-        return _out_of_range(search, low, first)
+        return _at_no_load(search, search.standings(low, first), first)
     brackets = [search.bisected(low, high, first)]
     start = brackets[0][0]
     for seed in others:
@@ -141,19 +162,40 @@ def holding(
     return _found(search, brackets, first)
 
 
-def _out_of_range(search: _Search, factor: float, seed: int) -> Excuse:
-    """Why no load of the range is the limit."""
-    if factor >= MAX_FACTOR:
-        return Excuse(
-            reason=f"The SLO is held even at {MAX_FACTOR:g} times today's load: the model sees no"
-            " limit near",
-            collect=("check the fleet's numbers: servers of stations, batch slots, KV blocks",),
+def _stretched(stream: Stream, fleet: Fleet, stretch: float, seed: int) -> Scenario:
+    """The same requests, `stretch` times as far apart."""
+    index = stream.requests.column_names.index("arrival_s")
+    arrivals = pc.multiply(stream.requests.column("arrival_s"), stretch)
+    requests = stream.requests.set_column(index, "arrival_s", arrivals)
+    stations = {
+        name: station.model_copy(
+            update={"drift": tuple((start * stretch, level) for start, level in station.drift)}
         )
-    worst = _worst(search.standings(factor, seed))
+        for name, station in fleet.stations.items()
+    }
+    slow = fleet.model_copy(update={"stations": stations})
+    return Scenario(Stream(requests, stream.steps), slow, seed)
+
+
+def _nothing_to_hold(config: Config) -> Excuse:
+    if config.slo:
+        return Excuse(reason="There are no requests to scale")
     return Excuse(
-        reason=f"The SLO is missed even at {MIN_FACTOR:.0%} of today's load, where requests are"
-        f" nearly alone ({worst.describe()}): no load factor helps, the service time itself is too"
-        " long, or the target too tight"
+        reason="No SLO is set, so there is nothing to hold",
+        collect=("set `slo` in sojourn.yaml: ttft_s, tpot_s or e2e_s per bucket",),
+    )
+
+
+def _at_no_load(search: _Search, found: dict[str, Standing], seed: int) -> Holding:
+    """The SLO is missed by requests nearly alone, so that no load factor helps."""
+    return Holding(
+        load_factor=Interval.exact(0.0),
+        rate_per_s=Interval.exact(0.0),
+        breaks=_worst(found).describe(),
+        binds="the time the work itself takes",
+        curve=_curve(search, 1.0, seed),
+        note="Missed even by requests nearly alone: the service time is too long for the target,"
+        " or the target too tight",
     )
 
 

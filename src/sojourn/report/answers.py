@@ -74,6 +74,12 @@ def held(holding: Holding | Excuse) -> tuple[str, int]:
     if isinstance(holding, Excuse):
         return str(holding), THIN
     factor = holding.load_factor.mid
+    if factor == 0:
+        sentence = (
+            f"At no load: {words(holding.breaks.split(':')[0])} misses its targets even when its"
+            " requests are nearly alone; the work itself must get shorter."
+        )
+        return sentence, MISSED
     if factor < 1:
         lead = f"Today's load is past it: the SLO holds to {factor:.2f}× of it"
     else:

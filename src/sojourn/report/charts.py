@@ -184,10 +184,9 @@ def knee(holding: Holding, e2e_target_s: float | None) -> Spec:
     """P99 against load; today and the load that still holds marked."""
     rows = [{"load": load, "p99": p99, "attainment": share} for load, p99, share in holding.curve]
     x = {"field": "load", "type": "quantitative", "title": "load, as a multiple of today's"}
-    marks = [
-        {"load": 1.0, "what": "today"},
-        {"load": holding.load_factor.mid, "what": "holds to here"},
-    ]
+    marks = [{"load": 1.0, "what": "today"}]
+    if holding.load_factor.mid > 0:
+        marks.append({"load": holding.load_factor.mid, "what": "holds to here"})
     layers: list[Spec] = [
         {
             "data": {"values": rows},

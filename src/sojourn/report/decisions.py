@@ -133,6 +133,16 @@ def attainment(outcome: Outcome) -> TableBlock:
     )
 
 
+def _held(held: Holding) -> str:
+    if held.load_factor.mid == 0:
+        return f"At no load is the SLO held: {held.breaks}."
+    factor, pace = held.load_factor.format("{:.2f}".format), held.rate_per_s.format(rate)
+    return (
+        f"The SLO holds, jointly, to {factor} of today's load ({pace} requests/s). First to"
+        f" break: {held.breaks}. Least headroom there: {words(held.binds)}."
+    )
+
+
 def holding(held: Holding | Excuse, e2e_target_s: float | None) -> list[Block]:
     """The knee, and the load at which the SLO breaks."""
     if isinstance(held, Excuse):
@@ -142,13 +152,8 @@ def holding(held: Holding | Excuse, e2e_target_s: float | None) -> list[Block]:
             caption="P99 against load, simulated on this workload; past the knee load only queues.",
             spec=charts.knee(held, e2e_target_s),
         ),
-        Text(
-            text=(
-                f"The SLO holds, jointly, to {held.load_factor.format('{:.2f}'.format)} of today's"
-                f" load ({held.rate_per_s.format('{:.3g}'.format)} requests/s). First to break:"
-                f" {held.breaks}. Least headroom there: {words(held.binds)}."
-            )
-        ),
+        *([Text(text=f"{held.note}.", tone="warn")] if held.note else []),
+        Text(text=_held(held)),
     ]
 
 
