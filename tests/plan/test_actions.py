@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,7 +42,7 @@ def stream(build):
             ],
         }[bucket]  # fmt: skip
         rows.append((i * 0.5 + (i > 30) * 0.01, bucket, steps))
-    return build.stream(rows, priorities=[i % 2 for i in range(60)])
+    return build.stream(rows, priorities=[i % 2 - 1 for i in range(60)])
 
 
 @pytest.fixture
@@ -309,3 +312,21 @@ def test_twice_the_replicas_never_worsen_the_mean(build, seed, replicas):
     # a request may find the lighter engine in the middle of a step: one step of grace
     longest = fleet.engine.step.step_s(4, 2000, 400, 400 * 200)
     assert mean(doubled) <= mean(fleet) + longest
+
+
+@pytest.mark.parametrize(("low", "put_off"), [(0, False), (-1, True)])
+def test_only_requests_marked_to_wait_are_put_off(stream, fleet, context, low, put_off):
+    """A lower rank is no permission to wait: a priority below 0 is."""
+    ranks = [low if i % 3 else 1 for i in range(stream.requests.num_rows)]
+    index = stream.requests.column_names.index("priority")
+    ranked = replace(
+        stream, requests=stream.requests.set_column(index, "priority", pa.array(ranks))
+    )
+    found = action("async_low_priority").apply(ranked, fleet, context)
+    if put_off:
+        assert not isinstance(found, Excuse)
+        moved, _fleet = found
+        assert moved.duration_s > stream.duration_s
+        assert moved.requests.num_rows == stream.requests.num_rows
+    else:
+        assert "may wait" in found.reason

@@ -73,16 +73,20 @@ def _smaller_budget(stream: Stream, fleet: Fleet, _context: Context) -> Changed 
 
 
 def _async_low_priority(stream: Stream, fleet: Fleet, context: Context) -> Changed | Excuse:
-    """Low-priority requests of the peak run after the last arrival, at the stream's mean rate."""
+    """Requests that may wait (priority below 0) run after the peak, at the stream's mean rate.
+
+    Only those: that a request ranks below another does not say that its user can wait. Negative
+    means sheddable in the Gateway API Inference Extension.
+    """
     priority = np.asarray(stream.requests.column("priority").fill_null(0).to_numpy())
-    if priority.size == 0 or priority.min() == priority.max():
+    if not (priority < 0).any():
         return Excuse(
-            reason="Every request has the same priority, so none can wait",
-            collect=("record a priority per request, or a route for batch work",),
+            reason="No request is marked as one that may wait (a priority below 0)",
+            collect=("record a negative priority on batch work",),
         )
-    low = (priority == priority.min()) & in_peak(stream, context.config.analysis.peak_window_s)
+    low = (priority < 0) & in_peak(stream, context.config.analysis.peak_window_s)
     if not low.any() or low.all():
-        return Excuse(reason="No low-priority requests arrive in the peak")
+        return Excuse(reason="Not only requests that may wait, or none, arrive in the peak")
     arrivals = np.array(stream.requests.column("arrival_s").to_numpy(), dtype=float)
     gap = stream.duration_s / len(arrivals)
     arrivals[low] = arrivals[-1] + gap * np.arange(1, int(low.sum()) + 1)

@@ -136,7 +136,7 @@ def add_engines(plan: Plan) -> str:
             )
             if isinstance(item, Refused):
                 return f"Adding engine replicas is not recommended: {tail}."
-            return f"Adding engine replicas: {tail}."
+            return f"Adding engine replicas is recommended as well: {tail}."
     return ""
 
 

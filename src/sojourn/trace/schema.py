@@ -31,7 +31,7 @@ REQUESTS: Final = (
     Column("session_id", _S, "", "Conversation or session the request belongs to."),
     Column("tenant", _S, "", "Customer, team or key that is charged."),
     Column("route", _S, "", "Endpoint or model group asked for."),
-    Column("priority", _I, "", "Larger is more important."),
+    Column("priority", _I, "", "Larger is more important; below 0: may wait or be shed."),
     Column("risk", _S, "", "Risk class of the task, as the team names it."),
     Column("arrival_s", _F, "s", "Arrival at the outermost observed point.", required=True),
     Column("end_s", _F, "s", "Last byte, or the moment it failed."),
