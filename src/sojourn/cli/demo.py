@@ -23,7 +23,7 @@ def run(seed: int | None, tell: Callable[[str, float], None]) -> Document:
     Raises:
         SojournError: the recordings are not in the package.
     """
-    from sojourn.report import answers, compose
+    from sojourn.report import compose
 
     with as_file(files("sojourn") / "recordings") as root:
         missing = [
@@ -35,9 +35,10 @@ def run(seed: int | None, tell: Callable[[str, float], None]) -> Document:
             _scenario(root / name, seed, _part(tell, order, name))
             for order, name in enumerate(SCENARIOS)
         ]
-    document = compose.report(found, "sojourn demo: two recorded incidents, one question each")
-    sentences = " ".join(f"{item.name}: {answers.verdict(item)[0]}" for item in found)
-    return document.model_copy(update={"verdict": sentences, "exit_code": 0})
+    document = compose.report(
+        found, "sojourn demo: two recorded incidents that need opposite repairs"
+    )
+    return document.model_copy(update={"exit_code": 0})
 
 
 def _part(

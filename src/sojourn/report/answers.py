@@ -161,6 +161,16 @@ def first_fix(item: Findings) -> str:
     return text if first.name == SCALE_OUT else f"{text} {add_engines(plan)}".strip()
 
 
+def headline(item: Findings) -> str:
+    """Bottleneck, and whether more engines are the answer, in the shortest words."""
+    top = item.diagnosis.top.bottleneck
+    text = f"the bottleneck is {words(top.value)}"
+    if isinstance(item.plan, Plan):
+        bought = any(ranked.name == SCALE_OUT for ranked in item.plan.ranked)
+        text += f"; adding engine replicas is {'' if bought else 'not '}recommended"
+    return f"{text}."
+
+
 def verdict(item: Findings) -> tuple[str, int]:
     """The one sentence and the exit code of a round of the loop."""
     if item.diagnosis.top.bottleneck is Bottleneck.INSUFFICIENT_EVIDENCE:

@@ -88,7 +88,7 @@ def stage_bars(breakdown: Breakdown, *, floor: float = 0.005) -> Spec:
             if seconds > floor * max(tail.e2e_s.mid, 1e-12):
                 rows.append(
                     {
-                        "bucket": tail.bucket,
+                        "bucket": tail.bucket.replace("_", " "),
                         "percentile": f"P{tail.percentile * 100:g}",
                         "stage": stage,
                         "seconds": seconds,

@@ -10,7 +10,7 @@ from sojourn.capacity.records import CapacityModel
 from sojourn.interval import Excuse
 from sojourn.plan.records import Plan
 from sojourn.report import answers, decisions, pages
-from sojourn.report.document import Block, Card, Document, Heading, Text
+from sojourn.report.document import Block, Card, Document, Heading
 from sojourn.trace.tables import Quality
 from sojourn.verify.records import Acceptance
 from sojourn.workload.profile_records import Profile
@@ -45,14 +45,14 @@ def report(findings: Sequence[Findings], title: str) -> Document:
     several = len(findings) > 1
     for item in findings:
         if several:
-            blocks.append(Text(text=f"{item.name}: {answers.verdict(item)[0]}"))
+            blocks.append(Heading(text=item.name, level=2))
         blocks += cards(item)
     for item in findings:
         prefix = f"{item.name}: " if several else ""
         blocks += _sections(item, prefix)
     sentence, code = answers.verdict(findings[0])
     if several:
-        sentence = f"{findings[0].name}: {sentence}"
+        sentence = " ".join(f"{item.name}: {answers.headline(item)}" for item in findings)
     return Document(
         title=title,
         verdict=sentence,
