@@ -17,7 +17,10 @@ from sojourn.verify.window import Window
 
 LOAD_TOLERANCE: Final = 0.10
 """Rates that differ by more make the comparison one of loads, not of the change."""
-COST = "cost per success"
+COST: Final = "cost per success"
+TOO_SHORT: Final = Excuse(
+    reason="The windows are too short to tell", collect=("longer windows, at one load",)
+)
 
 
 def load_change(old: float | None, new: float | None, sizes: tuple[int, int]) -> float:
@@ -50,11 +53,7 @@ def _answer(
             figures=kept,
             excuse=Excuse(reason="There is nothing to compare", collect=(collect,)),
         )
-    excuse = None
-    if all(figure.finding is Finding.UNKNOWN for figure in kept if figure.judged):
-        excuse = Excuse(
-            reason="The windows are too short to tell", collect=("longer windows, at one load",)
-        )
+    excuse = TOO_SHORT if worst(kept) is Finding.UNKNOWN else None
     text = f"{_sentence(kept)}{note}"
     return Answer(question=question, finding=worst(kept), text=text, figures=kept, excuse=excuse)
 
@@ -350,7 +349,14 @@ def cost(old: Window, new: Window, seed: int) -> Answer:
             f" Both at the load of before: that of after is {moved:+.0%}, where a success costs"
             f" {format_usd(own)}."
         )
-    return Answer(question=question, finding=figures[0].finding, text=text, figures=tuple(figures))
+    found = figures[0].finding
+    return Answer(
+        question=question,
+        finding=found,
+        text=text,
+        figures=tuple(figures),
+        excuse=TOO_SHORT if found is Finding.UNKNOWN else None,
+    )
 
 
 def _cost(point: float, window: Window, seed: int) -> Estimate:
