@@ -36,6 +36,7 @@ class Scene:
     long_share: float = 0.0
     detail: bool = True
     spans: bool = True
+    forgets_cut_calls: bool = False
 
     def but(self, **changes) -> Scene:
         """This scene with other values; `stages` and `peak_factor` are merged."""
@@ -187,7 +188,8 @@ def _call(scene, rng, who, when, rows, made) -> None:
         if stage == "prefill":
             length *= tokens / scene.input_tokens
         cuts.append(cuts[-1] + length)
-    if scene.detail:
+    told = scene.detail and not (scene.forgets_cut_calls and cuts[-1] > limit)
+    if told:
         offset = cuts[1]
         for (stage, label), end in zip(
             (
@@ -229,8 +231,8 @@ def _call(scene, rng, who, when, rows, made) -> None:
             "cached_tokens": None,
             "output_tokens": 50,
             "arrival_s": cuts[1] if cuts[1] < limit else limit,
-            "scheduled_s": cuts[3] if scene.detail and cuts[3] < limit else None,
-            "first_token_s": cuts[4] if cuts[4] < limit else None,
+            "scheduled_s": cuts[3] if told and cuts[3] < limit else None,
+            "first_token_s": cuts[4] if cuts[4] < limit and (told or not scene.detail) else None,
             "end_s": end,
             "ttft_origin": "server_arrival",
             "status": "timeout" if cuts[-1] > limit else "ok",

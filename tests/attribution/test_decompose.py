@@ -289,3 +289,43 @@ def test_a_million_calls_are_split_in_whole_arrays():
         Stage.PREFILL: 0.5,
         Stage.DECODE: 1.5,
     }
+
+
+def cut_off(count: int, status: str) -> Tables:
+    """Calls a second apart, 1 s of queue, 2 s of prefill; the last is given up after `count`."""
+    calls = [
+        {
+            "call_id": f"c{k}",
+            "request_id": "r",
+            "replica": "0",
+            "arrival_s": float(k),
+            "scheduled_s": k + 1.0,
+            "first_token_s": k + 3.0,
+            "end_s": k + 5.0,
+            "status": "ok",
+        }
+        for k in range(count)
+    ]
+    calls.append(
+        {
+            "call_id": "lost",
+            "request_id": "x",
+            "replica": "0",
+            "arrival_s": 30.0,
+            "end_s": 40.0,
+            "status": status,
+        }
+    )
+    return make([{"request_id": "x", "arrival_s": 30.0, "end_s": 40.0}], calls)
+
+
+@pytest.mark.parametrize("status", ["timeout", "cancelled", "error"])
+def test_a_call_cut_off_borrows_the_phases_of_those_around_it(status):
+    tables = cut_off(60, status)
+    assert phases(tables.calls).borrowed.sum() == 1
+    assert row(decompose(tables)) == {"queue": 1.0, "prefill": 2.0, "decode": 7.0}
+
+
+def test_a_call_that_succeeded_or_has_no_neighbours_borrows_nothing():
+    assert row(decompose(cut_off(60, "ok"))) == {"unexplained": 10.0}
+    assert row(decompose(cut_off(19, "timeout"))) == {"unexplained": 10.0}

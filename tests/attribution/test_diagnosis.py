@@ -62,6 +62,18 @@ def test_timeouts_and_retries_of_a_saturated_engine_stay_a_symptom():
     assert found.engine_bound is True
 
 
+def test_an_engine_that_forgets_the_calls_it_lost_is_still_the_engine():
+    scene = replace(SATURATED, timeout_s=12.0, max_attempts=3, forgets_cut_calls=True)
+    found = judge(scene)
+    assert found.top.bottleneck in ENGINE
+    assert found.engine_bound is True
+    made = break_down(tables(scene), config())
+    assert any("cut off" in note for note in made.notes)
+    tail = made.tail(ALL, 0.99)
+    assert tail is not None
+    assert tail.stages["unexplained"] < 0.05 * tail.e2e_s.mid
+
+
 @pytest.mark.parametrize("strength", [3, 10, 30])
 @pytest.mark.parametrize("stage", ["retrieval", "rerank", "tool"])
 def test_one_slow_stage_is_named(stage, strength):
@@ -165,6 +177,18 @@ def test_short_calls_behind_long_prompts_are_head_of_line(long_tokens):
     assert B.HEAD_OF_LINE in ranked(found)[:3]
     same = diagnose(break_down(lane(110), settings), profile(), settings)
     assert B.HEAD_OF_LINE not in ranked(same)
+
+
+def test_retries_explain_no_more_than_what_lies_beyond_one_timeout():
+    made = break_down(tables(INCIDENT), config())
+    tail = made.tail(ALL, 0.99)
+    assert tail is not None
+    assert made.retries is not None
+    assert made.retries.timeout_s is not None
+    for verdict in diagnose(made, profile(), config()).verdicts:
+        if verdict.bottleneck in {B.RETRY_AMPLIFICATION, B.TIMEOUT_TOO_SHORT}:
+            limit = 1 - made.retries.timeout_s / tail.e2e_s.mid
+            assert verdict.share_of_p99 == pytest.approx(min(limit, verdict.share_of_p99 or 0))
 
 
 def test_a_timeout_below_the_calm_service_time_is_too_short():

@@ -23,7 +23,8 @@ def use(samples=(), calls=(), *, slots=None, seconds=60):
         }
     )
     config = Config.from_dict({"deployment": {"max_num_seqs": slots} if slots else {}})
-    when = windows(floats(tables.requests["arrival_s"]), config.analysis.peak_window_s)
+    arrival, end = (floats(tables.requests[name]) for name in ("arrival_s", "end_s"))
+    when = windows(arrival, end, window_s=config.analysis.peak_window_s)
     return engine_use(tables, config, when, phases(tables.calls))
 
 

@@ -90,7 +90,8 @@ def retried(count: int = 60, retry_every: int = 3, timeout: float = 5.0) -> Tabl
 
 def made(tables: Tables, config: Config | None = None):
     config = config or Config()
-    when = windows(floats(tables.requests["arrival_s"]), config.analysis.peak_window_s)
+    arrival, end = (floats(tables.requests[name]) for name in ("arrival_s", "end_s"))
+    when = windows(arrival, end, window_s=config.analysis.peak_window_s)
     found = report(tables, config, when)
     assert found is not None
     return found
@@ -129,7 +130,7 @@ def test_no_attempt_numbers_no_report():
     tables = Tables.of(
         {"requests": from_rows("requests", [{"request_id": "r", "arrival_s": 0, "end_s": 1}])}
     )
-    when = windows(np.array([0.0]), 60.0)
+    when = windows(np.array([0.0]), np.array([1.0]), window_s=60.0)
     assert report(tables, Config(), when) is None
 
 
@@ -176,7 +177,7 @@ def test_tool_calls_cut_by_a_timer_are_seen_without_a_status():
 
 def test_the_peak_is_the_fullest_window_and_calm_is_elsewhere():
     arrivals = np.sort(np.r_[np.arange(0, 600, 2.0), np.arange(300, 360, 0.2)])
-    when = windows(arrivals, 60.0)
+    when = windows(arrivals, arrivals + 1, window_s=60.0)
     assert when.varies
     assert 295 <= when.peak_s[0] <= 305
     assert not (when.peak & when.calm).any()
@@ -184,10 +185,19 @@ def test_the_peak_is_the_fullest_window_and_calm_is_elsewhere():
 
 
 def test_a_steady_load_has_no_peak():
-    assert not windows(np.arange(0, 600, 1.0), 60.0).varies
+    times = np.arange(0, 600, 1.0)
+    assert not windows(times, times + 3, window_s=60.0).varies
 
 
 @pytest.mark.parametrize("arrivals", [[], [1.0], [1.0, 1.0]])
 def test_tiny_recordings_have_windows_too(arrivals):
-    when = windows(np.array(arrivals), 60.0)
+    when = windows(np.array(arrivals), np.array(arrivals) + 1, window_s=60.0)
     assert len(when.peak) == len(arrivals)
+
+
+def test_a_backlog_after_the_burst_is_the_peak_not_the_burst_alone():
+    arrivals = np.arange(0, 600, 1.0)
+    lengths = np.where((arrivals >= 400) & (arrivals < 460), 40.0, 1.0)
+    when = windows(arrivals, arrivals + lengths, window_s=60.0)
+    assert when.varies
+    assert 400 <= when.peak_s[0] <= 440

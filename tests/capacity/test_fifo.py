@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.capacity.station_queue import fifo
 
+from sojourn.capacity import fifo as reading
 from sojourn.capacity.fifo import estimate_servers, plateau, service_starts
 
 TIMES = st.lists(
@@ -76,3 +77,12 @@ def test_waits_without_a_limit_show_none():
     starts = arrival + rng.exponential(1.0, len(work))
     assert plateau(arrival, starts, starts + work) is None
     assert plateau(arrival, arrival, arrival + work) is None
+
+
+def test_rank_correlation_is_spearmans():
+    from scipy.stats import spearmanr
+
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 9, 300).astype(float)
+    y = x + rng.normal(0, 3, 300)
+    assert reading._rank(x, y) == pytest.approx(spearmanr(x, y).statistic)

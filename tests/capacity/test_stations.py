@@ -53,7 +53,7 @@ def test_servers_told_give_waits_back():
 
 def test_servers_untold_are_inferred_or_left_open():
     work, arrival = _work(1500), _arrivals(5.2, 1500)
-    starts, ends = fifo(arrival, work, 4)
+    _, ends = fifo(arrival, work, 4)
     rows = spans_of(NAME, "retrieval", arrival, ends)
     rows += spans_of("execute_tool web", "tool", arrival, arrival + work)
     filled, models = stations.infer(tables_of(rows), Config())
@@ -160,3 +160,14 @@ def test_cuts_never_shorten_the_distribution(values, seed):
     assert found.weights.sum() == pytest.approx(1)
     assert found.values @ found.weights >= data[~cut].mean() * (1 - 1e-9) or cut.any()
     assert found.values @ found.weights >= data.mean() * (1 - 1e-9)
+
+
+def test_reading_the_filled_tables_again_changes_nothing():
+    work, arrival = _work(1500), _arrivals(5.2, 1500)
+    _, ends = fifo(arrival, work, 4)
+    tables = tables_of(spans_of(NAME, "retrieval", arrival, ends))
+    filled, first = stations.infer(tables, Config())
+    again, second = stations.infer(filled, Config())
+    assert again.spans.equals(filled.spans)
+    assert second[NAME].servers == first[NAME].servers == 4
+    assert second[NAME].service_s == first[NAME].service_s

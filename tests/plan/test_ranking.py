@@ -6,14 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from sojourn.attribution.records import Diagnosis, Verdict
 from sojourn.config import Config
 from sojourn.errors import UsageError
-from sojourn.interval import Excuse
+from sojourn.interval import Excuse, Interval
+from sojourn.plan import scoring
 from sojourn.plan.action import Action
 from sojourn.plan.actions import ACTIONS, action
-from sojourn.plan.effect import effect
+from sojourn.plan.effect import Effect, effect
 from sojourn.plan.ranking import rank
-from sojourn.plan.records import Plan
+from sojourn.plan.records import Plan, Price
 from sojourn.plan.trial import run
 from sojourn.records import Bottleneck, Layer
 from sojourn.sim.scenario import Scenario
@@ -65,6 +67,40 @@ def test_inside_the_engine_gpus_are_recommended(inside_plan):
     assert "Not called for" in refused["no_blind_retries"]
     assert "saturated" in refused["speculative_decoding"]
     assert "worse" in refused["fewer_slots"]
+
+
+def test_a_refused_diagnosis_buys_nothing_though_the_engine_looks_bound(inside, build):
+    thin = build.diagnosis(Bottleneck.INSUFFICIENT_EVIDENCE, engine_bound=True)
+    chosen = (action("scale_out"), action("more_slots"))
+    case = replace(inside, diagnosis=thin, actions=chosen, holding=Excuse(reason="not asked"))
+    plan = rank(case)
+    assert plan.ranked == ()
+    assert "not known" in plan.refused[0].excuse.reason
+
+
+def test_cheap_settings_that_bring_as_much_come_before_gpus(inside_plan):
+    scaled = next(r for r in inside_plan.ranked if r.name == "scale_out")
+    effect_of = Effect(
+        outcome=scaled.outcome, p99_change_s=scaled.p99_change_s, p99_reduction=0.9,
+        attainment_change=Interval(low=0.5, mid=0.6, high=0.7), misses_removed=0.9,
+        error_change=0.0, degraded_change=0.0, usd_per_success_change=0.0, cost_ratio=1.0,
+        worse=(),
+    )  # fmt: skip
+    free, costly = Price(), Price(unpriced=True)
+    diagnosis = Diagnosis(
+        verdicts=(Verdict(bottleneck=Bottleneck.QUEUE_ADMISSION, layer=None, bucket="all",
+                          confidence=0.9, evidence=()),),
+        engine_bound=True,
+    )  # fmt: skip
+
+    def verdict(rivals):
+        return scoring.scale_out_refusal(
+            effect_of, inside_plan.baseline, diagnosis, price=scaled.price, rivals=rivals
+        )
+
+    assert verdict([]) is None
+    assert verdict([("Bigger pool", effect_of, costly)]) is None
+    assert "Larger batch brings as much" in verdict([("Larger batch", effect_of, free)]).reason
 
 
 def test_the_same_numbers_without_an_engine_verdict_do_not_buy_gpus(inside, build):

@@ -164,7 +164,7 @@ def test_the_preempted_comes_before_those_who_wait(kind):
 
 @BOTH
 def test_a_sequence_may_be_aborted_by_the_end_of_another(kind):
-    """Its caller is told at the end of a step; the other leaves at the end of the next."""
+    """Its caller is told at the end of a step; the other leaves before the next begins."""
     loop = EventLoop()
     model = engine(step_model(base=1.0), block=4, blocks=50)
     table = StepTable(model.step)
@@ -173,7 +173,7 @@ def test_a_sequence_may_be_aborted_by_the_end_of_another(kind):
     replica.submit(long)
     replica.submit(Sequence(8, 0, 3, lambda: replica.abort(long)))
     loop.run()
-    assert loop.now == 4.0
+    assert loop.now == 3.0
     assert replica.free == 50
     assert not replica.running
 

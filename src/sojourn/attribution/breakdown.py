@@ -41,7 +41,8 @@ def break_down(
     total, stages = floats(table["total_s"]), stage_matrix(table)
     shed = np.asarray(pc.fill_null(pc.equal(tables.requests["status"], Status.SHED), False))
     use = np.isfinite(total) & ~shed
-    when = windows(floats(table["arrival_s"]), config.analysis.peak_window_s)
+    arrival = floats(table["arrival_s"])
+    when = windows(arrival, arrival + total, window_s=config.analysis.peak_window_s)
     facts = _facts(tables, call_phases, stages, total)
     percentiles = tuple(sorted(percentiles))
     tails: list[Tail] = []
@@ -101,8 +102,9 @@ def _facts(tables: Tables, call_phases: Phases, stages: Floats, total: Floats) -
     shares = stretch(tables.calls, call_phases)
     prefill = stages[:, PREFILL] * per_request(shares.prefill, cuts[:, 2] - cuts[:, 1], row, count)
     decode = stages[:, DECODE] * per_request(shares.decode, cuts[:, 3] - cuts[:, 2], row, count)
-    known = (row >= 0) & call_phases.inferred
-    split = np.bincount(row[known], weights=(cuts[:, 2] - cuts[:, 0])[known], minlength=count)
+    guessed = np.where(call_phases.inferred, cuts[:, 2] - cuts[:, 0], 0.0)
+    guessed += np.where(call_phases.borrowed, cuts[:, 3] - cuts[:, 0], 0.0)
+    split = np.bincount(row[row >= 0], weights=guessed[row >= 0], minlength=count)
     return {
         "total": total,
         "removable": stages[:, QUEUE] + 0.5 * (prefill + decode),
@@ -189,6 +191,12 @@ def _notes(
         notes.append(
             f"{inferred:,} of {tables.calls.num_rows:,} calls: queue and prefill are inferred from"
             " the time to the first token (lower envelope over computed prompt tokens)."
+        )
+    borrowed = int(call_phases.borrowed.sum())
+    if borrowed:
+        notes.append(
+            f"{borrowed:,} calls were cut off before the engine reported: their queue and prefill"
+            " are those of the calls around them, the rest is decode (inferred)."
         )
     if len(call_phases.cuts):
         opaque = int(((call_phases.stages[:, 2] != DECODE) & call_phases.known_end).sum())

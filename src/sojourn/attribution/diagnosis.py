@@ -15,7 +15,7 @@ from sojourn.attribution.facts import (
 )
 from sojourn.attribution.records import ALL, Breakdown, Diagnosis, Evidence, Verdict
 from sojourn.attribution.rules import CONFIRM, OPENS, RULES
-from sojourn.attribution.scoring import Finding
+from sojourn.attribution.scoring import CEILING, Finding
 from sojourn.config import Config
 from sojourn.interval import Excuse
 from sojourn.records import LAYER_OF, Bottleneck, Stage
@@ -94,14 +94,16 @@ def _judge(facts: Facts, breakdown: Breakdown) -> tuple[list[Verdict], Excuse | 
         bottleneck=Bottleneck.INSUFFICIENT_EVIDENCE,
         layer=None,
         bucket=facts.tail.bucket,
-        confidence=max(thin.confidence, 1.0 - max((f.confidence for f in found), default=0.0))
-        if not too_few
-        else thin.confidence,
+        confidence=CEILING if too_few else max(thin.confidence, 1.0 - _surest(found)),
         share_of_p99=thin.share,
         evidence=thin.evidence,
         confirm=excuse.collect,
     )
     return [refusal, *verdicts], excuse
+
+
+def _surest(found: list[Finding]) -> float:
+    return max((f.confidence for f in found), default=0.0)
 
 
 def _verdict(finding: Finding, bucket: str) -> Verdict:

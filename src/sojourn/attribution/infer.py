@@ -1,8 +1,9 @@
 """Phases of a model call: queue, prefill, decode, from the times that were recorded.
 
 What is recorded decides: with `scheduled_s` and `first_token_s` all three are measured; with the
-first token alone the time to it is split by `envelope`, marked inferred; with the end alone the
-call is one opaque interval, `unexplained`.
+first token alone the time to it is split by `envelope`, marked inferred; a call that was cut off
+before its engine reported borrows the phases of the calls around it (`_borrow`); with the end
+alone the call is one opaque interval, `unexplained`.
 """
 
 from __future__ import annotations
@@ -31,13 +32,20 @@ ENVELOPE_MIN_CALLS: Final = 20
 ENVELOPE_MAX_CALLS: Final = 50_000
 """Calls used for one fit (evenly spaced): its standard error is then below every other error."""
 
+NEIGHBOURS: Final = 9
+"""Calls around a cut-off one whose phases it borrows: an odd few, so that the median is one of
+them and the load is still that of the moment."""
+
+CUT_OFF: Final = (Status.TIMEOUT, Status.CANCELLED, Status.ERROR)
+
 QUEUE, PREFILL, DECODE = CODE[Stage.QUEUE], CODE[Stage.PREFILL], CODE[Stage.DECODE]
 
 
 @dataclass(frozen=True)
 class Phases:
     """Calls cut into three phases, seconds. `cuts` is (n, 4): arrival, end of phase 1, of phase
-    2, end; `stages` is (n, 3) codes. `inferred`: the first cut is no measurement.
+    2, end; `stages` is (n, 3) codes. `inferred`: the first cut is no measurement but the
+    envelope's; `borrowed`: both cuts are taken from other calls.
 
     `known_end` is False where a call has neither an end nor anything after its arrival.
     """
@@ -45,6 +53,7 @@ class Phases:
     cuts: Floats
     stages: Ints
     inferred: NDArray[np.bool_]
+    borrowed: NDArray[np.bool_]
     known_end: NDArray[np.bool_]
 
 
@@ -163,4 +172,43 @@ def phases(calls: pa.Table) -> Phases:
     cut2 = np.where(has_first, first, cut1)
     cut1 = np.clip(cut1, arrival, end)
     cut2 = np.clip(np.maximum(cut2, cut1), arrival, end)
-    return Phases(np.column_stack([arrival, cut1, cut2, end]), stages, inferred, known_end)
+    cuts = np.column_stack([arrival, cut1, cut2, end])
+    borrowed = _borrow(calls, cuts, stages, ~has_first & ~has_scheduled & known_end)
+    return Phases(cuts, stages, inferred, borrowed, known_end)
+
+
+def _borrow(
+    calls: pa.Table, cuts: Floats, stages: Ints, opaque: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Phases of calls that were given up before their engine told anything, filled in.
+
+    Queue and prefill: medians of the calls that arrived around it on the same replica, no longer
+    than the call; the rest is decode. Time in a call that was cut off is the engine's, whatever
+    its split. Changes `cuts` and `stages`; returns which calls were filled.
+    Wrong when: the cut-off calls waited much longer than those that came through (the queue is
+    then understated and decode overstated), or the client never reached the engine.
+    """
+    lost = np.zeros(len(cuts), dtype=np.bool_)
+    for status in CUT_OFF:
+        lost |= same(calls["status"], status)
+    wanted, donors = opaque & lost, (stages[:, 0] == QUEUE) & (stages[:, 1] == PREFILL)
+    done = np.zeros(len(cuts), dtype=np.bool_)
+    if not wanted.any() or not donors.any():
+        return done
+    replica = codes(calls["replica"])
+    for code in np.unique(replica[wanted]):
+        given = np.flatnonzero(donors & (replica == code))
+        if len(given) < ENVELOPE_MIN_CALLS:
+            continue
+        given = given[np.argsort(cuts[given, 0], kind="stable")]
+        mine = np.flatnonzero(wanted & (replica == code))
+        middle = np.searchsorted(cuts[given, 0], cuts[mine, 0]) - NEIGHBOURS // 2
+        first = np.clip(middle, 0, len(given) - NEIGHBOURS)
+        around = given[first[:, None] + np.arange(NEIGHBOURS)[None, :]]
+        queue = np.median(cuts[around, 1] - cuts[around, 0], axis=1)
+        prefill = np.median(cuts[around, 2] - cuts[around, 1], axis=1)
+        cuts[mine, 1] = np.minimum(cuts[mine, 0] + queue, cuts[mine, 3])
+        cuts[mine, 2] = np.minimum(cuts[mine, 1] + prefill, cuts[mine, 3])
+        stages[mine] = (QUEUE, PREFILL, DECODE)
+        done[mine] = True
+    return done

@@ -56,7 +56,9 @@ class RetryReport(Record):
     timeout_s: float | None = Field(
         None, description="Time limit of an attempt: as configured, else as seen in the data."
     )
-    calm_failed_share: float = Field(0.0, description="Attempts that failed, calm windows.")
+    calm_failed_share: float | None = Field(
+        None, description="Attempts that failed, calm windows; None where the load hardly varies."
+    )
     peak_failed_share: float = Field(0.0, description="Attempts that failed, peak window.")
     ok_attempt_p95_s: float | None = Field(
         None, description="P95 length of the attempts that succeeded."
@@ -171,5 +173,6 @@ class Diagnosis(Record):
 
     @property
     def runner_up(self) -> Verdict | None:
-        """The second, or None."""
-        return self.verdicts[1] if len(self.verdicts) > 1 else None
+        """The second over all requests, or None."""
+        overall = [verdict for verdict in self.verdicts if verdict.bucket == ALL]
+        return overall[1] if len(overall) > 1 else None

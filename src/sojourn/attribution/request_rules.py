@@ -75,6 +75,15 @@ def _late(report: RetryReport) -> Reading | None:
     return only_for(above(text, left["under_half"], PERSISTENT, SHARE_LOW, HINT))
 
 
+def _beyond_one_attempt(facts: Facts, report: RetryReport) -> float:
+    """Part of the P99 that fewer attempts could save, at most: the attempts tried again and the
+    waits after them, but an attempt that was cut takes its whole timeout with or without them."""
+    lost, whole = facts.extra.get("failed_attempts", 0.0), facts.tail.e2e_s.mid
+    if report.timeout_s is None or whole <= 0:
+        return lost
+    return min(lost, max(1.0 - report.timeout_s / whole, 0.0))
+
+
 def retry_amplification(facts: Facts) -> Finding | None:
     """Failed attempts are tried again and add to the load that made them fail."""
     report = facts.retries
@@ -93,7 +102,7 @@ def retry_amplification(facts: Facts) -> Finding | None:
         "retry_amplification",
         Bottleneck.RETRY_AMPLIFICATION,
         (
-            above(grow, ratio, AMPLIFIED, STEADY, DIRECT),
+            only_for(above(grow, ratio, AMPLIFIED, STEADY, DIRECT)),
             above(f"{again:.0%} of attempts are retries", again, MANY_RETRIES, FEW_RETRIES, DIRECT),
             above(
                 f"{wasted:.0%} of attempt time ends in failure",
@@ -109,7 +118,7 @@ def retry_amplification(facts: Facts) -> Finding | None:
                 below("a full engine explains the timeouts", engine, OCCASIONAL, PERSISTENT, SIGN)
             ),
         ),
-        share=lost * (1.0 - engine),
+        share=_beyond_one_attempt(facts, report) * (1.0 - engine),
     )
 
 
@@ -121,13 +130,13 @@ def timeout_too_short(facts: Facts) -> Finding | None:
     timeout, served = report.timeout_s, report.ok_attempt_p95_s
     calm = report.calm_failed_share
     close = served / timeout if served is not None else None
-    ratio = report.peak_failed_share / calm if calm > 0 else None
+    ratio = report.peak_failed_share / calm if calm else None
     return finding(
         "timeout_too_short",
         Bottleneck.TIMEOUT_TOO_SHORT,
         (
             above(
-                f"{calm:.0%} of attempts fail even when it is calm",
+                f"{calm or 0:.0%} of attempts fail even when it is calm",
                 calm,
                 CALM_FAILURES,
                 CALM_CLEAN,
@@ -144,14 +153,14 @@ def timeout_too_short(facts: Facts) -> Finding | None:
             _marks(report, "attempt", "call"),
             only_against(
                 below(
-                    f"failures rise {ratio or 0:.1f} times at the peak: load", ratio, 1.5, 3, SIGN
+                    f"failures rise {ratio or 0:.1f} times at the peak: load", ratio, 1.5, 3, DIRECT
                 )
             ),
             carries(
                 "attempts that were tried again", facts.extra.get("failed_attempts", 0.0), SIGN
             ),
         ),
-        share=facts.extra.get("failed_attempts", 0.0),
+        share=_beyond_one_attempt(facts, report),
     )
 
 

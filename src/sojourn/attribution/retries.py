@@ -55,7 +55,9 @@ def report(tables: Tables, config: Config, windows: Windows) -> RetryReport | No
         timeouts=timeouts,
         budget_left_at_engine=_budget(rows, timeout),
         timeout_s=timeout,
-        calm_failed_share=_mean(rows.failed[windows.calm[rows.request]].astype(float), 0.0),
+        calm_failed_share=_mean(rows.failed[windows.calm[rows.request]].astype(float), 0.0)
+        if windows.varies
+        else None,
         peak_failed_share=_mean(rows.failed[windows.peak[rows.request]].astype(float), 0.0),
         ok_attempt_p95_s=float(np.quantile(served, 0.95)) if len(served) else None,
     )

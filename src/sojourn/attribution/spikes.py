@@ -17,8 +17,9 @@ tearing the work down, and is narrower than the spread of any served work."""
 NEIGHBOUR: Final = 0.10
 """The density to compare with is that of durations up to 10% away on either side."""
 
-MIN_COUNT: Final = 5
-"""Fewer equal durations happen by chance: of 50 spread over a decade, two to three share 4%."""
+MIN_COUNT: Final = 10
+"""Fewer equal durations happen by chance: where two are expected, ten come once in 20,000 looks,
+and every duration is a place to look at."""
 
 MIN_RATIO: Final = 5.0
 """Density in the spike over the neighbours'. Unimodal latency distributions (log-normal with a

@@ -51,7 +51,14 @@ def stretch(calls: pa.Table, phases: Phases) -> Stretch:
     with np.errstate(divide="ignore", invalid="ignore"):
         share = 1.0 - alone / prefill
     share = np.where(phases.inferred, 0.0, share)  # an inferred prefill is the envelope itself
-    return Stretch(np.clip(share, 0.0, 1.0), _decode(calls, phases))
+    share = np.clip(share, 0.0, 1.0)
+    return Stretch(_lend(share, phases), _lend(_decode(calls, phases), phases))
+
+
+def _lend(share: Floats, phases: Phases) -> Floats:
+    """Calls that borrow their phases borrow the median share of the others too."""
+    known = share[np.isfinite(share) & ~phases.borrowed]
+    return np.where(phases.borrowed, float(np.median(known)) if len(known) else np.nan, share)
 
 
 def _decode(calls: pa.Table, phases: Phases) -> Floats:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import trim_mean
 
 from sojourn.capacity.engine_calls import EngineCalls, extract, windows
 from sojourn.capacity.equations import Equations, Replica, Setting, nobody_waiting, rebuild, write
@@ -39,6 +38,10 @@ LEAST_SPREAD = 1.1
 """Batch or prompt length must vary by this much (95th over 5th percentile of calls), or the
 coefficients cannot be told apart: only the one state that was seen would be known."""
 AHEAD_PAYS = 0.9
+"""Reading steps as scheduled ahead must lower the typical error by a tenth to be believed."""
+TWICE = 2.0
+REAR = 0.99
+"""Front-end delays beyond this quantile count as much as it: a stopped process is no habit."""
 RECORD_TIMES = "first-token and end time of each model call (engine spans, or a client's TTFT)"
 RECORD_MORE = "calls over at least a few minutes at two different loads"
 
@@ -194,6 +197,7 @@ def _solve(equations: Equations, knots: tuple[float, ...]) -> tuple[Cost, float]
     found = robust_nnls(
         equations.rows, equations.duration, equations.scale, envelope=equations.envelope
     )
+    found[:-1] *= _stalls(equations, found)
     last = 1 + len(knots)
     cost = Cost(
         base=float(found[0]),
@@ -204,6 +208,16 @@ def _solve(equations: Equations, knots: tuple[float, ...]) -> tuple[Cost, float]
         attended=float(found[last + 2]),
     )
     return cost, float(found[last + 3])
+
+
+def _stalls(equations: Equations, found: Floats) -> float:
+    """Factor that makes the costs' sum over calls what it was: a robust fit leaves out the
+    stalls (garbage collection, a busy host), yet throughput and queues feel their mean.
+    A call counts with at most `TWICE` its told time, so that one broken clock moves nothing."""
+    use = ~equations.envelope
+    told = equations.rows[use] @ found
+    real = np.clip(equations.duration[use], told / TWICE, told * TWICE)
+    return float(real.sum() / told.sum()) if told.sum() > 0 else 1.0
 
 
 def _errors(equations: Equations, cost: Cost, front: float) -> Floats:
@@ -292,7 +306,8 @@ def _front(fit: _Fit) -> float:
     alone = np.concatenate(calm)
     chosen = alone if alone.sum() >= FEWEST_CALLS // 3 else np.ones_like(alone)
     ahead = float(np.concatenate(lead)[chosen].mean()) if fit.setting.ahead else 0.0
-    return float(trim_mean(np.concatenate(before)[chosen], 0.1)) + ahead
+    delays = np.concatenate(before)[chosen]
+    return float(np.minimum(delays, np.quantile(delays, REAR)).mean()) + ahead
 
 
 def _step_model(

@@ -8,7 +8,6 @@ from heapq import heappush, heapreplace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import spearmanr
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -91,9 +90,17 @@ def estimate_servers(arrival: Floats, departure: Floats, *, censored: Bools) -> 
 
 
 def _rank(x: Floats, y: Floats) -> float:
+    """Spearman's rank correlation; 0 where one of them does not vary."""
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return 0.0
-    return float(spearmanr(x, y).statistic)
+    return float(np.corrcoef(_places(x), _places(y))[0, 1])
+
+
+def _places(values: Floats) -> Floats:
+    """Ranks, equal values sharing their mean rank (Spearman)."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2)[inverse], dtype=np.float64)
 
 
 def _both_halves(present: Floats, duration: Floats, clean: Bools) -> float:

@@ -26,9 +26,10 @@ def flag(name: str, tables: Tables, config: Config) -> tuple[int, Provenance]:
     if set_in(config, name) and value is not None:
         return int(value), Provenance.MEASURED
     for key in META_NAMES.get(name, (name,)):
-        printed = _whole(tables.meta.get(key))
-        if printed is not None:
-            return printed, Provenance.MEASURED
+        for place in (key, f"engine.{key}"):
+            printed = _whole(tables.meta.get(place))
+            if printed is not None:
+                return printed, Provenance.MEASURED
     return int(value or 0), Provenance.ASSUMED
 
 

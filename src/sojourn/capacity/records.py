@@ -115,9 +115,9 @@ class StationModel(Record):
     """A part of the chain outside the engine: c servers, FIFO.
 
     `service_samples_s` (at most 500) are times of work without waiting; a retry's visit draws
-    from them. `servers` None: no limit (an external service whose latency does not depend on
-    our load). A visit over `timeout_s` is given up: skipped (and the request degraded) when
-    `optional`, else the attempt fails. Stations that name one `pool` share its workers (four
+    from them, times the level of `drift` at that time. `servers` None: no limit (an external
+    service whose latency does not depend on our load). A visit over `timeout_s` is given up:
+    skipped (and the request degraded) when `optional`, else the attempt fails. Stations that name one `pool` share its workers (four
     tools behind one tool server); the pool has the largest of their `servers`.
     """
 
@@ -133,6 +133,10 @@ class StationModel(Record):
     provenance: Provenance = Provenance.MEASURED
     note: str = ""
     pool: str | None = Field(None, description="Worker pool shared with other stations.")
+    drift: tuple[tuple[float, float], ...] = Field(
+        (),
+        description="(start_s, factor): from then on work takes factor times the samples.",
+    )
 
 
 class Fleet(Record):

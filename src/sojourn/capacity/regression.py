@@ -12,6 +12,8 @@ HUBER = 1.345
 """Huber's constant: 95% efficiency on normal noise (Huber 1981), in standard deviations."""
 ROUNDS = 30
 SIGMA_OF_MAD = 1.4826
+LEAST_TOLD = 0.1
+"""A row told less than this part of its duration is not understood yet: it must not dominate."""
 
 
 def robust_nnls(
@@ -19,27 +21,36 @@ def robust_nnls(
 ) -> Floats:
     """Coefficients >= 0 with `rows @ x ~ target`, by iteratively reweighted least squares.
 
-    Residuals are divided by `scale` (the size of an error that counts as one) and weighted after
+    The error of a row is relative to what the model says of it (`scale` is the first guess and
+    keeps its ratio to the target): dividing by the observed duration instead would favour the
+    short ones and bias every cost low by the squared coefficient of variation. Weights after
     Huber. Rows of `envelope` may only be longer than the model says for reasons outside it (a
     wait): their positive residuals beyond the noise seen on the negative side weigh by Tukey's
     biweight, which falls to nothing.
+    Source: quasi-likelihood with variance ~ mean squared (Wedderburn 1974); Huber 1981.
     Wrong when: more than half of the rows are disturbed.
     """
-    norms = np.sqrt((rows / scale[:, None]) ** 2).sum(axis=0) / len(target)
-    norms[norms == 0] = 1.0
-    unit, aim = rows / scale[:, None] / norms, target / scale
+    stretch = scale / target
     weights = np.ones(len(target))
     found = np.zeros(rows.shape[1])
     for _ in range(ROUNDS):
-        root = np.sqrt(weights)
-        system = np.column_stack([unit, aim]) * root[:, None]
-        triangle = np.asarray(np.linalg.qr(system, mode="r"))
-        new, _norm = nnls(triangle[:, :-1], triangle[:, -1])
-        if np.allclose(new, found, rtol=1e-6, atol=1e-12):
-            found = new
-            break
+        new = _solve(rows / scale[:, None], target / scale, np.sqrt(weights))
+        settled = np.allclose(new, found, rtol=1e-6, atol=0.0)
         found = new
-        weights = _weights(aim - unit @ found, envelope)
+        if settled:
+            break
+        told = np.maximum(rows @ found, LEAST_TOLD * target)
+        scale = told * stretch
+        weights = _weights((target - rows @ found) / scale, envelope)
+    return found
+
+
+def _solve(rows: Floats, target: Floats, root: Floats) -> Floats:
+    norms = np.sqrt((rows**2).mean(axis=0))
+    norms[norms == 0] = 1.0
+    system = np.column_stack([rows / norms, target]) * root[:, None]
+    triangle = np.asarray(np.linalg.qr(system, mode="r"))
+    found, _rest = nnls(triangle[:, :-1], triangle[:, -1])
     return np.asarray(found / norms, dtype=np.float64)
 
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sojourn.capacity.drift import level_of, levels
 from sojourn.capacity.fifo import estimate_servers, match_waits, plateau, service_starts
 from sojourn.capacity.records import StationModel
 from sojourn.capacity.retries import attempt_timeout, attempts_of
@@ -76,8 +77,8 @@ def infer(tables: Tables, config: Config) -> tuple[Tables, dict[str, StationMode
     spans = _leaves(tables.spans)
     if spans.num_rows == 0:
         return tables, {}
-    names = spans.column("name").to_pylist()
-    stage_of = dict(zip(names, spans.column("stage").to_pylist(), strict=True))
+    kinds = spans.group_by("name").aggregate([("stage", "min")]).to_pylist()
+    stage_of = {row["name"]: row["stage_min"] for row in kinds}
     visits, code, order = _visits(spans, tables)
     by_stage: dict[str, list[str]] = {}
     for name in order:
@@ -132,11 +133,14 @@ def _cut(spans: pa.Table, tables: Tables) -> Bools:
     status = pc.fill_null(spans.column("status"), Status.OK.value)
     gone = pc.is_in(status, value_set=pa.array([s.value for s in CUT]))
     cut = np.array(gone.to_numpy(zero_copy_only=False), dtype=bool)
-    limit = attempt_timeout(attempts_of(tables))
-    if limit is not None:
-        failed = pc.equal(status, Status.ERROR.value).to_numpy(zero_copy_only=False)
-        at_limit = attempts_of(tables).ended_at(spans, limit)
-        cut |= np.array(failed, dtype=bool) & at_limit
+    failed = np.array(
+        pc.equal(status, Status.ERROR.value).to_numpy(zero_copy_only=False), dtype=bool
+    )
+    if failed.any():
+        attempts = attempts_of(tables)
+        limit = attempt_timeout(attempts)
+        if limit is not None:
+            cut |= failed & attempts.ended_at(spans, limit)
     return cut
 
 
@@ -241,17 +245,24 @@ def _model(
     visits = reading.visits
     service = np.maximum(visits.end - visits.start - np.nan_to_num(visits.wait), 0.0)
     served = ~visits.cut | (service > 0)
+    drift = levels(visits.start[served], service[served], visits.cut[served])
     known = kaplan_meier(service[served], visits.cut[served])
+    flat = service[served] / level_of(drift, visits.start[served])
+    level = kaplan_meier(flat, visits.cut[served]) if drift else known
     note = reading.note
+    if drift:
+        factors = [factor for _start, factor in drift]
+        note += f"; its work drifts with time, {min(factors):.2f} to {max(factors):.2f} times"
     if known is None:
-        known = kaplan_meier(service, np.zeros(len(service), dtype=bool))
+        known = level = kaplan_meier(service, np.zeros(len(service), dtype=bool))
         note += "; no visit ended by itself: service times are lower bounds"
     elif visits.cut.any():
         share = float(visits.cut.mean())
         note += f"; {share:.0%} of visits were cut by their caller, their work is longer than seen"
     assert known is not None  # there is at least one visit
+    assert level is not None  # as above
     count = min(SAMPLES, len(service))
-    draws = np.random.default_rng(config.analysis.seed).permutation(known.strata(count))
+    draws = np.random.default_rng(config.analysis.seed).permutation(level.strata(count))
     return StationModel(
         name=name,
         stage=stage,
@@ -265,4 +276,5 @@ def _model(
         provenance=reading.provenance,
         note=note,
         pool=pool,
+        drift=drift,
     )

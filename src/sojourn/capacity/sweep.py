@@ -109,11 +109,13 @@ class State:
 
     def step_clock(self, when: Floats) -> Floats:
         """Steps done since the first event."""
-        return np.interp(when, self.times, np.concatenate([[0.0], np.cumsum(self.steps)]))
+        running = np.concatenate([[0.0], np.cumsum(self.steps)])
+        return np.asarray(np.interp(when, self.times, running), dtype=np.float64)
 
     def when(self, clock: Floats) -> Floats:
         """The moment at which so many steps were done."""
-        return np.interp(clock, np.concatenate([[0.0], np.cumsum(self.steps)]), self.times)
+        running = np.concatenate([[0.0], np.cumsum(self.steps)])
+        return np.asarray(np.interp(clock, running, self.times), dtype=np.float64)
 
     def batch_at(self, when: Floats) -> Floats:
         """Decodes running just before `when`."""

@@ -13,9 +13,12 @@ from typing import Any, Final
 from pydantic import BaseModel
 from typer.main import get_command
 
+from sojourn.attribution import rules, scoring
 from sojourn.capacity.catalogue import catalogue_page
 from sojourn.cli.verbs import app
 from sojourn.config import Analysis, BucketRule, Buckets, Config, Deployment, Retry, Slo, Station
+from sojourn.plan import scoring as weighing
+from sojourn.plan.actions import ACTIONS
 from sojourn.records import write_atomic
 from sojourn.trace.reference import tables_page
 
@@ -80,11 +83,40 @@ def cli_page() -> str:
     return "\n".join(lines)
 
 
+def rules_page() -> str:
+    """Every rule that reads facts for or against a bottleneck, and how they are weighed."""
+    lines = ["# Rules of the diagnosis", "", "Generated from `sojourn.attribution.rules`.", ""]
+    lines += [(rules.__doc__ or "").strip(), "", "## Weights", "", (scoring.__doc__ or "").strip()]
+    return "\n".join(lines)
+
+
+def actions_page() -> str:
+    """Every action: what opens it, where its effect model comes from and where it fails."""
+    lines = [
+        "# Actions",
+        "",
+        "Generated from `sojourn.plan.actions`. An action is tried only when a verdict opens it;"
+        " adding GPUs is always tried.",
+        "",
+        "| action | layer | opened by | wrong when | source |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for action in ACTIONS:
+        opened = ", ".join(sorted(name.value.replace("_", " ") for name in action.opens_for))
+        title = action.title if action.simulated else f"{action.title} (not modelled yet)"
+        cells = (title, action.layer.value, opened, action.wrong_when, action.source)
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "## How actions are weighed", "", (weighing.__doc__ or "").strip()]
+    return "\n".join(lines)
+
+
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "tables.md": tables_page,
     "configuration.md": config_page,
     "command-line.md": cli_page,
     "catalogue.md": catalogue_page,
+    "diagnosis-rules.md": rules_page,
+    "actions.md": actions_page,
 }
 
 

@@ -92,7 +92,8 @@ def effect(before: Sequence[Trial], after: Sequence[Trial], config: Config) -> E
         return None
     goods = [mean_change(b.good, a.good[at], seed=seed) for seed, (b, a, at) in enumerate(pairs)]
     attained = interval_of([p for p, _ in goods], [s for _, s in goods], confidence)
-    old, new = outcome_of(before, config), outcome_of(after, config)
+    period = before[0].judged.duration_s
+    old, new = outcome_of(before, config), outcome_of(after, config, period_s=period)
     p99 = float(np.mean([quantile(b.e2e_s, TAIL) for b, _, _ in pairs]))
     missed = 1 - old.attainment[ALL].mid if ALL in old.attainment else 0.0
     cost = _difference(old.usd_per_success, new.usd_per_success)
@@ -155,9 +156,11 @@ def _mean(values: Floats) -> float:
     return float(known.mean()) if known.size else float("nan")
 
 
-def outcome_of(trials: Sequence[Trial], config: Config) -> Outcome:
-    """The outcome of replications: figures and bounds averaged."""
-    each = [summarise(trial.judged, trial.used, config) for trial in trials]
+def outcome_of(
+    trials: Sequence[Trial], config: Config, *, period_s: float | None = None
+) -> Outcome:
+    """The outcome of replications: figures and bounds averaged. `period_s` as in `summarise`."""
+    each = [summarise(trial.judged, trial.used, config, period_s=period_s) for trial in trials]
     first = each[0]
     if len(each) == 1:
         return first

@@ -31,9 +31,9 @@ from sojourn.plan.holding import holding
 from sojourn.plan.ladder import ladder
 from sojourn.plan.notes import notes_on
 from sojourn.plan.records import Holding, Outcome, Plan, Price, Ranked, Refused
-from sojourn.plan.slo import outcome
+from sojourn.plan.slo import outcome, standings
 from sojourn.plan.trial import Progress, Trial, run_all, silent, with_dropped
-from sojourn.records import Bottleneck, Layer
+from sojourn.records import Layer
 from sojourn.sim.scenario import Scenario
 from sojourn.trace.tables import Tables
 from sojourn.units import format_share
@@ -167,11 +167,10 @@ def _opened(
 
 def _missing_verdict(action: Action, diagnosis: Diagnosis) -> Excuse:
     wanted = ", ".join(sorted(b.value.replace("_", " ") for b in action.opens_for))
-    if diagnosis.top.bottleneck is Bottleneck.INSUFFICIENT_EVIDENCE:
-        thin = diagnosis.excuse or Excuse(reason="the evidence is too thin")
+    if diagnosis.excuse is not None:
         return Excuse(
             reason=f"No bottleneck is established, and it takes one of: {wanted}",
-            collect=thin.collect,
+            collect=diagnosis.excuse.collect,
         )
     return Excuse(reason=f"Not called for: no verdict names {wanted}")
 
@@ -327,13 +326,14 @@ def _bundle(
     baseline: list[Trial],
     before: Outcome,
 ) -> Ranked | None:
-    """The best actions together: each next one is kept if it helps beside those before it."""
+    """The best actions together: each next one is kept if it helps beside those before it, until
+    the SLO is held; what would come after that is bought for nothing."""
     if len(worth) < 2:
         return None
     kept, trials = [worth[0]], _full(case, worth[0])
     current = worth[0].changed
     for candidate in worth[1:]:
-        if len(kept) == MAX_BUNDLE:
+        if len(kept) == MAX_BUNDLE or _held(trials, case.config):
             break
         if any(candidate.action.name in t.action.implies for t in kept):
             continue
@@ -363,6 +363,12 @@ def _bundle(
             "source": "the sources of its actions",
         }
     )
+
+
+def _held(trials: Sequence[Trial], config: Config) -> bool:
+    """Whether every bucket that has an SLO holds it under every seed."""
+    found = [standings(trial.judged, config) for trial in trials]
+    return all(each and all(item.held for item in each.values()) for each in found)
 
 
 def _full(case: Case, t: _Tried) -> list[Trial]:

@@ -12,7 +12,7 @@ score, and weeks of work, high risk and visible harm weigh most.
 
 Adding GPUs (`scale_out`) is recommended when all of these hold, and refused with numbers else:
 
-1. The diagnosis says that the engine bounds the tail (`engine_bound`). Unknown is no yes.
+1. The diagnosis stands, and says that the engine bounds the tail. Unknown is no yes.
 2. The simulated gain is material: P99 at least a fifth shorter, or half the SLO misses gone.
    A fifth is what doubling can remove at most when four fifths of the tail are outside the
    engine (new P99 = outside + inside / 2, and less), so less than it is no engine problem.
@@ -124,7 +124,7 @@ def scale_out_refusal(
 ) -> Excuse | None:
     """Why adding GPUs is not right here, with its numbers; None where it is (module rule)."""
     figures = scale_out_figures(found, before, price)
-    if diagnosis.engine_bound is None:
+    if diagnosis.engine_bound is None or (diagnosis.engine_bound and diagnosis.excuse is not None):
         collect = diagnosis.excuse.collect if diagnosis.excuse is not None else ()
         return Excuse(
             reason=f"{figures}. Whether the engine bounds the tail is not known", collect=collect

@@ -316,11 +316,18 @@ def outcome(tables: Tables, config: Config, fleet: Fleet | None = None) -> Outco
     return summarise(judge(tables, config), usage(tables, config, fleet), config)
 
 
-def summarise(judged: Judged, used: Usage, config: Config) -> Outcome:
-    """`Outcome` of judged requests."""
+def summarise(
+    judged: Judged, used: Usage, config: Config, *, period_s: float | None = None
+) -> Outcome:
+    """`Outcome` of judged requests.
+
+    `period_s`: over which the fleet is paid, where that is not from the first to the last
+    arrival (an action that puts requests off does not lengthen the day).
+    """
     confidence = config.analysis.confidence
     n = len(judged)
-    rate = n / judged.duration_s if judged.duration_s > 0 else 0.0
+    period = judged.duration_s if period_s is None else period_s
+    rate = n / period if period > 0 else 0.0
     good_rate = rate * float(judged.succeeded.mean()) if n else 0.0
     per_success = None
     if used.usd_per_hour is not None and good_rate > 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sojourn.attribution.records import Breakdown, Diagnosis, RetryReport
+from sojourn.attribution.records import ALL, Breakdown, Diagnosis, RetryReport
 from sojourn.interval import Interval
 from sojourn.records import Bottleneck
 from sojourn.report import charts
@@ -126,9 +126,9 @@ def _verdicts(diagnosis: Diagnosis) -> list[Block]:
     blocks: list[Block] = [Heading(text="What limits it", level=2)]
     if diagnosis.excuse is not None:
         blocks.append(Text(text=str(diagnosis.excuse), tone="warn"))
-    for order, verdict in enumerate(diagnosis.verdicts[:4]):
+    overall = [verdict for verdict in diagnosis.verdicts if verdict.bucket == ALL]
+    for order, verdict in enumerate(overall[:4]):
         head = "Top" if order == 0 else "Runner-up" if order == 1 else "Also considered"
-        place = "" if verdict.bucket == "all" else f" in {words(verdict.bucket)}"
         part = (
             ""
             if verdict.share_of_p99 is None
@@ -137,7 +137,7 @@ def _verdicts(diagnosis: Diagnosis) -> list[Block]:
         blocks.append(
             TableBlock(
                 caption=(
-                    f"{head}: {words(verdict.bottleneck.value)}{place}"
+                    f"{head}: {words(verdict.bottleneck.value)}"
                     f" ({format_share(verdict.confidence)} sure{part})"
                 ),
                 columns=("", "evidence"),

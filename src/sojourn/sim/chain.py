@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from sojourn.capacity.drift import level_at
 from sojourn.capacity.records import Fleet, StationModel
 from sojourn.records import Stage, Status
 from sojourn.sim.events import TIMER, WORK, EventLoop
@@ -263,12 +264,14 @@ class StationStep:
             self.timer = world.loop.after(self.model.timeout_s, TIMER, self._expired)
 
     def _service_s(self) -> float:
-        """The program's own time first; a retry has new luck, drawn from the station's samples."""
+        """The program's own time first; a retry has new luck, drawn from the station's samples at
+        the level of that time."""
         attempt, work = self.attempt, self.work
         if attempt.number == 0 or self.model is None or not self.model.service_samples_s:
             return work.service_s
         key = (attempt.world.seed, attempt.request.id, attempt.number, work.place)
-        return choice(self.model.service_samples_s, *key)
+        drawn = choice(self.model.service_samples_s, *key)
+        return drawn * level_at(self.model.drift, attempt.world.loop.now)
 
     def _ended(self) -> None:
         self.attempt.world.loop.cancel(self.timer)

@@ -261,7 +261,7 @@ class Replica:
         )
         self._growth_s = slope * decodes
         self._steps = 1
-        if self._leap and self._calm and decodes == len(self.running) and not self._leaving:
+        if self._leap and self._calm and decodes == len(self.running):
             self._steps = self._longest_leap()
 
     def _longest_leap(self) -> int:
@@ -313,20 +313,17 @@ class Replica:
             self._begin()
 
     def _dismiss(self, finished: list[Sequence]) -> None:
-        """Sequences that are done or given up leave; then their callers are told."""
-        gone = finished + self._leaving
-        if not gone:
-            return
-        for sequence in self._leaving:
-            if sequence in self.waiting:
-                self.waiting.remove(sequence)
-        self._leaving = []
-        self.running = [s for s in self.running if s not in gone]
-        for sequence in gone:
-            self._release(sequence)
-        for sequence in finished:
-            if not sequence.aborted:
-                sequence.ended()
+        """Sequences that are done or given up leave; then their callers are told, who may give
+        up others."""
+        while finished or self._leaving:
+            gone = finished + self._leaving
+            told, finished, self._leaving = finished, [], []
+            self.running = [sequence for sequence in self.running if sequence not in gone]
+            for sequence in gone:
+                self._release(sequence)
+            for sequence in told:
+                if not sequence.aborted:
+                    sequence.ended()
 
     def _release(self, sequence: Sequence) -> None:
         self.free += sequence.blocks

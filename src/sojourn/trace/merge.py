@@ -34,7 +34,8 @@ def merge(parts: Sequence[Tables]) -> Tables:
     clock = next((part.clock for part in parts if _timed(part)), parts[0].clock)
     shift = 0.0
     if clock.kind == "epoch":
-        zero = min(part.clock.origin_epoch_s for part in parts if _timed(part))
+        zeros = [part.clock.origin_epoch_s for part in parts if _timed(part)]
+        zero = min(zeros, default=clock.origin_epoch_s)
         parts = [
             _shifted(part, part.clock.origin_epoch_s - zero) if _timed(part) else part
             for part in parts
@@ -70,15 +71,16 @@ def _one_clock(parts: list[Tables]) -> list[Tables]:
             "two sources with requests have clocks without a common zero: "
             + " and ".join(
                 f"{', '.join(part.quality.sources) or 'a source'} ({part.clock.kind})"
-                for part in keepers[:2]
+                for part in sorted(keepers, key=lambda part: part.clock.kind == "epoch")[:2]
             ),
             todo="Read them one at a time",
         )
     kind = keepers[0].clock.kind
+    sampled = any(part.engine_samples.num_rows and part.clock.kind == kind for part in timed)
     return [
         part
         if not _timed(part) or part in keepers or (kind == "epoch" == part.clock.kind)
-        else _without_samples(part, kind)
+        else _without_samples(part, kind, sampled=sampled)
         for part in parts
     ]
 
@@ -117,12 +119,12 @@ def _dated(log: Tables, keepers: Sequence[Tables]) -> Tables:
     return replace(log, clock=Clock(kind="epoch", origin_epoch_s=origin), quality=quality)
 
 
-def _without_samples(part: Tables, kind: str) -> Tables:
+def _without_samples(part: Tables, kind: str, *, sampled: bool) -> Tables:
     count = part.engine_samples.num_rows
     issue = Issue(
         action="dropped",
-        reason=f"engine samples on a {part.clock.kind} clock cannot be joined to the {kind}"
-        " clock of the requests; read them alone",
+        reason=f"engine samples on a {part.clock.kind} clock cannot be joined to the {kind} clock"
+        + ("; another source samples the engines" if sampled else "; read them alone"),
         count=count,
         source=", ".join(part.quality.sources),
     )

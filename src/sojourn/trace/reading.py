@@ -140,7 +140,8 @@ def _sorted_out(
     single = len(files) == 1 or all(named for _, named in files)
     for path, named in files:
         if not named and _is_aside(path):
-            issues.append(_aside(path, "not telemetry, skipped"))
+            if path.name != MANIFEST:
+                issues.append(_aside(path, "not telemetry, skipped"))
             continue
         try:
             name = format_name or detect(path, config)
@@ -222,7 +223,8 @@ def _nothing(files: Sequence[tuple[Path, bool]], issues: Sequence[Issue]) -> Inp
 
 
 def _recording_meta(files: Sequence[tuple[Path, bool]]) -> dict[str, str]:
-    """Flat scalars of a recording.yaml that lies beside the files."""
+    """Scalars of a recording.yaml that lies beside the files: its own, and the engine's flags
+    under `engine`, by their bare names."""
     meta: dict[str, str] = {}
     for path, named in files:
         if named or path.name != META_FILE:
@@ -231,10 +233,12 @@ def _recording_meta(files: Sequence[tuple[Path, bool]]) -> dict[str, str]:
             value = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError):
             continue
-        if isinstance(value, dict):
+        told = value if isinstance(value, dict) else {}
+        engine = told.get("engine")
+        for section in (told, engine if isinstance(engine, dict) else {}):
             meta |= {
                 str(key): str(item)
-                for key, item in value.items()
+                for key, item in section.items()
                 if isinstance(item, str | int | float | bool)
             }
     return meta

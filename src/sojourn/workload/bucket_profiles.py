@@ -16,8 +16,9 @@ from sojourn.workload.hashing import hash_strings, uniform
 from sojourn.workload.imputation import repaired
 from sojourn.workload.observed import STAGE_CODE, STAGES, Observed
 from sojourn.workload.profile_records import Arrivals, BucketProfile, Step, Template, Window
-from sojourn.workload.programs import CALL, KINDS, STATION, Programs, Steps, programs
+from sojourn.workload.programs import Programs, programs
 from sojourn.workload.replay import DEFAULT_POOL, kin
+from sojourn.workload.steps import CALL, KINDS, STATION, Steps
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

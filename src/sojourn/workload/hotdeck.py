@@ -54,15 +54,23 @@ def pick(levels: Sequence[Level], luck: Floats) -> Ints:
     return np.where(chosen >= 0, chosen, spare)
 
 
-def draw_above(samples: Floats, floor: Floats, luck: Floats) -> Floats:
-    """For each floor, one of the samples greater than it; the floor itself where there is none.
+def draw_above(times: Floats, cut: npt.NDArray[np.bool_], floor: Floats, luck: Floats) -> Floats:
+    """For each floor a draw from what times longer than it turn out to be.
 
-    The classic repair of a right-censored time: what was cut short at c is replaced by a draw
-    from the times seen to be longer than c.
-    Wrong when: many were cut, for then even the longest seen are too short.
+    `times` of which those `cut` are only known to be longer; `luck` uniform in [0, 1). The
+    distribution is Kaplan and Meier's (1958): S(t) = product over ended times <= t of
+    (1 - ended there / still under way there), so that long times, which are cut more often, keep
+    their weight. A draw beyond the last that ended is the longest seen, or the floor.
+    Wrong when: what is cut is cut because it would be long, beyond its length so far; or almost
+    all is cut: the true tail lies beyond what was seen.
     """
-    ordered = np.sort(samples)
-    first = np.searchsorted(ordered, floor, side="right")
-    count = ordered.size - first
-    place = np.minimum(first + (luck * count).astype(np.int64), max(ordered.size - 1, 0))
-    return np.where(count > 0, ordered[place] if ordered.size else floor, floor)
+    if times.size == 0:
+        return floor
+    order = np.lexsort((cut, times))
+    ordered, ended = times[order], ~cut[order]
+    under_way = np.arange(times.size, 0, -1, dtype=np.float64)
+    alive = np.cumprod(np.where(ended, 1.0 - 1.0 / under_way, 1.0))
+    at_floor = np.append(1.0, alive)[np.searchsorted(ordered, floor, side="right")]
+    place = np.searchsorted(-alive, -at_floor * (1.0 - luck), side="right")
+    found = ordered[np.minimum(place, times.size - 1)]
+    return np.maximum(found, floor)

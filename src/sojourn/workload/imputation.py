@@ -12,7 +12,8 @@ import pyarrow as pa
 from sojourn.workload.hashing import Hashes, combine, hash_strings, mix, uniform
 from sojourn.workload.hotdeck import Level, draw_above, pick
 from sojourn.workload.observed import ranks_within
-from sojourn.workload.programs import CALL, DELAY, STATION, Programs, Steps, numbered
+from sojourn.workload.programs import Programs
+from sojourn.workload.steps import CALL, DELAY, STATION, Steps, numbered
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -20,6 +21,9 @@ Floats = npt.NDArray[np.float64]
 _SALT_DONOR: Final = 21
 _SALT_STATION: Final = 22
 _SALT_TOKENS: Final = 23
+MIN_ENDED: Final = 30
+"""Visits of a bucket that ended, from which its times stand for themselves: below, the tail of a
+distribution estimated from them is one or two requests."""
 _PRIME: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -58,25 +62,29 @@ def repaired(programs: Programs, kin: Kin, seed: int) -> Steps:
        short: the conditions hold equal what was seen of the request, and donors whose own first
        attempt failed were selected by the same timeout.
     2. A station's time cut short by a timeout or cancel is censored: it is replaced by a draw
-       from the whole times of that station that exceed it (`draw_above`). Where the station's
-       waits are recorded but not this one's, none of it is sure to be work: then by any draw.
+       from what times longer than it turn out to be (Kaplan and Meier, `draw_above`, over all
+       visits of the station, within the bucket where enough ended). Of a visit that does not tell
+       its wait where others do, none is sure to be work: any time may stand for it. Times in a
+       donor's part are drawn anew where the station's visits are cut at all: the donor completed
+       because its own were short.
     3. Calls that do not tell their tokens take them from the donor's call at the same place, else
        from a call of the same bucket and place that tells; cached tokens unknown are 0.
 
     Wrong when: most requests of a bucket failed; the few that completed are no fair donors.
+    Outputs of calls cut short are drawn from calls that ended, hence rather too short.
     """
-    steps = _stations_redrawn(programs, kin, seed)
-    outline = _outline(steps, programs)
+    outline = _outline(programs.steps, programs)
     donor = _donors(programs, outline, kin, seed)
-    steps = _with_tails(steps, outline, donor)
+    steps = _with_tails(programs, outline, donor)
+    steps = _stations_redrawn(programs, steps, kin, seed)
     return _tokens_filled(programs, steps, donor, kin, seed)
 
 
-def _stations_redrawn(programs: Programs, kin: Kin, seed: int) -> Steps:
-    steps = programs.steps
-    station = steps.kind == STATION
-    cut = station & steps.cut
-    if not cut.any():
+def _stations_redrawn(programs: Programs, steps: Steps, kin: Kin, seed: int) -> Steps:
+    """Draw what was censored anew, and what a donor gave at stations that are cut at all."""
+    visits = programs.visits
+    wanting = (steps.kind == STATION) & (steps.censored | np.isnan(steps.service))
+    if not wanting.any():
         return steps
     luck = uniform(
         combine(kin.identity[steps.request].view(np.int64), ranks_within(steps.request)),
@@ -84,13 +92,25 @@ def _stations_redrawn(programs: Programs, kin: Kin, seed: int) -> Steps:
         _SALT_STATION,
     )
     service = steps.service.copy()
-    for name in np.unique(steps.name[cut]):
-        mine = cut & (steps.name == name)
-        whole = station & ~steps.cut & (steps.name == name)
-        waits_told = bool((~np.isnan(steps.wait[whole])).any())
-        floor = np.where(waits_told & np.isnan(steps.wait[mine]), 0.0, service[mine])
-        drawn = draw_above(service[whole], floor, luck[mine])
-        service[mine] = np.where(drawn > 0, drawn, service[mine])
+    for name in np.unique(steps.name[wanting]):
+        at = np.flatnonzero(visits.name == name)
+        times, cut = visits.service[at], visits.censored[at]
+        untold = np.isnan(visits.wait[at])
+        waits_told = bool((~untold & ~cut).any())
+        if waits_told:
+            times = np.where(cut & untold, 0.0, times)
+        mine = np.flatnonzero(wanting & (steps.name == name))
+        floor = np.nan_to_num(service[mine])
+        if waits_told:
+            floor[np.isnan(steps.wait[mine])] = 0.0
+        drawn = draw_above(times, cut, floor, luck[mine])
+        of_visit, of_step = kin.bucket[visits.request[at]], kin.bucket[steps.request[mine]]
+        for bucket in np.unique(of_step):
+            own, here = of_visit == bucket, of_step == bucket
+            if (own & ~cut).sum() >= MIN_ENDED:
+                drawn[here] = draw_above(times[own], cut[own], floor[here], luck[mine][here])
+        seen = np.nan_to_num(service[mine])
+        service[mine] = np.where(drawn > 0, drawn, seen)
     return replace(steps, service=service)
 
 
@@ -174,8 +194,10 @@ def _donors(programs: Programs, outline: _Outline, kin: Kin, seed: int) -> Ints:
     return donor
 
 
-def _with_tails(steps: Steps, outline: _Outline, donor: Ints) -> Steps:
-    """Append to each request with a donor the donor's steps after as many working groups."""
+def _with_tails(programs: Programs, outline: _Outline, donor: Ints) -> Steps:
+    """Append to each request with a donor the donor's steps after as many working groups. Times
+    at stations of which visits are cut become NaN: to be drawn."""
+    steps = programs.steps
     taking = np.flatnonzero(donor >= 0)
     if taking.size == 0:
         return steps
@@ -187,6 +209,10 @@ def _with_tails(steps: Steps, outline: _Outline, donor: Ints) -> Steps:
     source = np.repeat(first - (np.cumsum(length) - length), length) + np.arange(length.sum())
     tail = steps.rows(source)
     values = {field.name: getattr(tail, field.name) for field in fields(Steps)}
+    cut_at = np.unique(programs.visits.name[programs.visits.censored])
+    anew = (tail.kind == STATION) & np.isin(tail.name, cut_at)
+    values["service"] = np.where(anew, np.nan, tail.service)
+    values["wait"] = np.where(anew, 0.0, tail.wait)
     tail = Steps(**{**values, "request": np.repeat(taking, length)})
     joined = Steps.joined(steps, tail)
     is_tail = np.repeat([0, 1], [steps.size, tail.size])

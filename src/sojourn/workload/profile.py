@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import norm
 
 from sojourn.config import Config
 from sojourn.errors import InputError
@@ -74,7 +75,8 @@ def mean_interval(values: Floats, confidence: float, *, floor: float) -> Interva
     mean = max(float(values.mean()), floor)
     if values.size < 2 or float(values.std()) == 0:
         return Interval(low=mean, mid=mean, high=mean, confidence=confidence)
-    half = float(norm.ppf(0.5 + confidence / 2) * values.std(ddof=1) / np.sqrt(values.size))
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    half = z * float(values.std(ddof=1)) / math.sqrt(values.size)
     return Interval(low=max(mean - half, floor), mid=mean, high=mean + half, confidence=confidence)
 
 

@@ -2,73 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Final, Self
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from sojourn.records import Stage
 from sojourn.workload import intervals
-from sojourn.workload.observed import (
-    FRONT_BACK,
-    STAGE_CODE,
-    STAGES,
-    Calls,
-    Observed,
-    Spans,
-    ranks_within,
+from sojourn.workload.observed import FRONT_BACK, STAGE_CODE, STAGES, Calls, Observed, Spans
+from sojourn.workload.steps import (
+    Steps,
+    call_steps,
+    delay_steps,
+    first_visits,
+    numbered,
+    span_steps,
 )
-from sojourn.workload.profile_records import StepKind
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-STATION, CALL, DELAY = range(3)
-KINDS: Final = (StepKind.STATION, StepKind.CALL, StepKind.DELAY)
 DELAY_FLOOR_S: Final = 1e-4
 """Shorter gaps get no step of their own (a simulator pays for each); their time is added to the
 request's longest gap, so nothing is lost unless all its gaps are that short."""
-NAMELESS: Final = len(STAGES)
-"""Place of the empty name in `Programs.names`; the stages stand before it."""
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Steps sorted by (request, group). Tokens NaN where unknown, and off calls.
-
-    `cut`: the step did not come to its end (timeout, cancel, failed call). `name` is a place in
-    `Programs.names`, `pool` in `Programs.pools`, `stage` in `STAGES`.
-    """
-
-    request: Ints
-    group: Ints
-    kind: Ints
-    stage: Ints
-    name: Ints
-    service: Floats
-    wait: Floats
-    pool: Ints
-    input: Floats
-    cached: Floats
-    output: Floats
-    image: Floats
-    cut: Bools
-
-    @property
-    def size(self) -> int:
-        """Number of steps."""
-        return len(self.request)
-
-    def rows(self, index: npt.NDArray[np.generic]) -> Self:
-        """Some of the steps, in the order given."""
-        return type(self)(*(getattr(self, field.name)[index] for field in fields(self)))
-
-    @classmethod
-    def joined(cls, *parts: Steps) -> Self:
-        """Several put after each other, not sorted."""
-        return cls(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)))
 
 
 @dataclass(frozen=True)
@@ -77,11 +35,12 @@ class Programs:
 
     `complete`: the program is whole. `attempt`: the attempt it was read from. `outside_s`: time
     of that attempt outside model calls (NaN where calls have no ends). `spare`: calls of the
-    attempts that were not read.
+    attempts that were not read. `visits`: station steps of all attempts, each with its own time.
     """
 
     steps: Steps
     spare: Steps
+    visits: Steps
     names: tuple[str, ...]
     pools: tuple[str, ...]
     complete: Bools
@@ -104,11 +63,12 @@ def programs(observed: Observed) -> Programs:
     used = (spans.stage >= 0) & spans.leaf & ~spans.engine
     used &= spans.stage != STAGE_CODE[Stage.BACKOFF]
     attempt = _chosen(observed, used)
+    every = np.flatnonzero(used)
     mine = np.flatnonzero(calls.attempt == attempt[calls.request])
     used &= spans.attempt == attempt[spans.request]
     start, end = _windows(observed, attempt)
     call_end = _call_ends(calls, mine, end)
-    items, begins, ends = _items(observed, mine, call_end, np.flatnonzero(used))
+    items, begins, ends = _items(observed, mine, call_end, (np.flatnonzero(used), every))
     groups = intervals.group(items.request, begins, ends)
     items = items.rows(groups.order)
     begins, ends = begins[groups.order], ends[groups.order]
@@ -121,7 +81,8 @@ def programs(observed: Observed) -> Programs:
     others = np.flatnonzero(calls.attempt != attempt[calls.request])
     return Programs(
         steps=steps,
-        spare=_call_steps(observed, others),
+        spare=call_steps(observed, others),
+        visits=span_steps(spans, every, every),
         names=names,
         pools=calls.pool.names,
         complete=complete,
@@ -183,82 +144,16 @@ def _call_ends(calls: Calls, mine: Ints, window_end: Floats) -> Floats:
 
 
 def _items(
-    observed: Observed, mine: Ints, call_end: Floats, used: Ints
+    observed: Observed, mine: Ints, call_end: Floats, rows: tuple[Ints, Ints]
 ) -> tuple[Steps, Floats, Floats]:
-    """Call and station steps with their start and end, not sorted yet."""
+    """Call and station steps with their start and end, not sorted yet. `rows`: spans of the
+    attempts that are read, and of all attempts."""
     calls, spans = observed.calls, observed.spans
-    of_span = NAMELESS + 1 + spans.name.codes[used]
-    nothing = np.full(used.size, np.nan)
-    duration = spans.end[used] - spans.start[used]
-    wait = np.clip(spans.wait[used], 0.0, duration)
-    stage = spans.stage[used]
-    idle = np.isin(stage, [STAGE_CODE[Stage.NETWORK], STAGE_CODE[Stage.UNEXPLAINED]])
-    of_spans = Steps(
-        request=spans.request[used],
-        group=np.zeros(used.size, dtype=np.int64),
-        kind=np.where(idle, DELAY, STATION),
-        stage=stage,
-        name=np.where(spans.name.codes[used] >= 0, of_span, NAMELESS),
-        service=duration - np.nan_to_num(wait),
-        wait=wait,
-        pool=np.full(used.size, -1),
-        input=nothing,
-        cached=nothing,
-        output=nothing,
-        image=nothing,
-        cut=spans.cut[used],
-    )
+    used, every = rows
+    of_spans = span_steps(spans, used, first_visits(spans, used, every))
     begins = np.concatenate([calls.start[mine], spans.start[used]])
     ends = np.concatenate([call_end, spans.end[used]])
-    return Steps.joined(_call_steps(observed, mine), of_spans), begins, np.maximum(begins, ends)
-
-
-def _call_steps(observed: Observed, mine: Ints) -> Steps:
-    calls = observed.calls
-    of_model = NAMELESS + 1 + len(observed.spans.name.names) + calls.model.codes[mine]
-    none = np.zeros(mine.size)
-    return Steps(
-        request=calls.request[mine],
-        group=np.zeros(mine.size, dtype=np.int64),
-        kind=np.full(mine.size, CALL),
-        stage=np.full(mine.size, STAGE_CODE[Stage.DECODE]),
-        name=np.where(calls.model.codes[mine] >= 0, of_model, NAMELESS),
-        service=none,
-        wait=none,
-        pool=calls.pool.codes[mine],
-        input=calls.input[mine],
-        cached=_first_cached(calls, mine),
-        output=np.where(calls.failed[mine] & (calls.output[mine] == 0), np.nan, calls.output[mine]),
-        image=calls.image[mine],
-        cut=calls.failed[mine],
-    )
-
-
-def _first_cached(calls: Calls, mine: Ints) -> Floats:
-    """Cached tokens as the request's first try of the same call found them.
-
-    A retry finds its prompt in the cache because the try before put it there; the program must
-    not count that as reuse. Where the first try did not tell, the mean share of first tries
-    (same ordinal, all requests) stands in.
-    """
-    own = calls.cached[mine]
-    retried = calls.attempt[mine] > 0
-    if not retried.any():
-        return own
-    order = np.lexsort((calls.attempt, calls.ordinal, calls.request))
-    width = int(calls.ordinal.max(initial=0)) + 1
-    cell = (calls.request * width + calls.ordinal)[order]
-    cells, place = np.unique(cell, return_index=True)
-    first = order[place[np.searchsorted(cells, (calls.request * width + calls.ordinal)[mine])]]
-    earlier = first != mine
-    fresh = (ranks_within(cell) == 0) & ~np.isnan((calls.cached + calls.input)[order])
-    fresh_rows = order[fresh]
-    hit = np.bincount(calls.ordinal[fresh_rows], calls.cached[fresh_rows], minlength=width)
-    asked = np.bincount(calls.ordinal[fresh_rows], calls.input[fresh_rows], minlength=width)
-    share = np.divide(hit, asked, out=np.zeros(width), where=asked > 0)
-    usual = np.floor(share[calls.ordinal[mine]] * calls.input[mine])
-    told = calls.cached[first]
-    return np.where(earlier, np.where(np.isnan(told), usual, np.minimum(told, own)), own)
+    return Steps.joined(call_steps(observed, mine), of_spans), begins, np.maximum(begins, ends)
 
 
 def _broke_off(items: Steps, groups: intervals.Groups, size: int) -> Bools:
@@ -318,8 +213,8 @@ def _assembled(items: Steps, groups: intervals.Groups, duration: Floats, delays:
     np.maximum.at(longest, groups.group, duration)
     rest = (groups.end - groups.start) - longest
     late = np.flatnonzero(rest > max(DELAY_FLOOR_S, intervals.TOLERANCE_S))
-    before = _as_steps(delays.request, delays.stage, delays.length)
-    after = _as_steps(
+    before = delay_steps(delays.request, delays.stage, delays.length)
+    after = delay_steps(
         groups.key[late], np.full(late.size, STAGE_CODE[Stage.UNEXPLAINED]), rest[late]
     )
     steps = Steps.joined(before, items, after)
@@ -335,34 +230,3 @@ def _assembled(items: Steps, groups: intervals.Groups, duration: Floats, delays:
         (steps.request[1:] != steps.request[:-1]) | (key[1:] != key[:-1]) | (turn[1:] != turn[:-1])
     )
     return numbered(steps, fresh)
-
-
-def numbered(steps: Steps, fresh: Bools) -> Steps:
-    """Steps (sorted) with groups counted from 0 within each request; `fresh` opens a group."""
-    counted = np.cumsum(fresh) - 1
-    head = np.flatnonzero(
-        np.concatenate([np.ones(min(1, steps.size), bool), steps.request[1:] != steps.request[:-1]])
-    )
-    base = np.repeat(counted[head], np.diff(np.append(head, steps.size)))
-    values = {field.name: getattr(steps, field.name) for field in fields(Steps)}
-    return Steps(**{**values, "group": counted - base})
-
-
-def _as_steps(request: Ints, stage: Ints, length: Floats) -> Steps:
-    """Delay steps, named by their stage."""
-    unknown = np.full(request.size, np.nan)
-    return Steps(
-        request=request,
-        group=np.zeros(request.size, dtype=np.int64),
-        kind=np.full(request.size, DELAY),
-        stage=stage,
-        name=stage,
-        service=length,
-        wait=np.zeros(request.size),
-        pool=np.full(request.size, -1),
-        input=unknown,
-        cached=unknown,
-        output=unknown,
-        image=unknown,
-        cut=np.zeros(request.size, dtype=np.bool_),
-    )

@@ -13,7 +13,8 @@ from sojourn.trace.tables import Tables
 from sojourn.workload.hashing import hash_strings
 from sojourn.workload.imputation import Kin, repaired
 from sojourn.workload.observed import STAGE_CODE, STAGES, Observed, Vocabulary, observe
-from sojourn.workload.programs import CALL, DELAY, KINDS, Programs, Steps, programs
+from sojourn.workload.programs import Programs, programs
+from sojourn.workload.steps import CALL, DELAY, KINDS, Steps
 from sojourn.workload.stream import STREAM_REQUESTS, STREAM_STEPS, Stream
 
 DEFAULT_POOL = "default"
@@ -94,6 +95,7 @@ def _never_empty(steps: Steps, observed: Observed) -> Steps:
         output=unknown,
         image=unknown,
         cut=np.zeros(rows.size, dtype=np.bool_),
+        censored=np.zeros(rows.size, dtype=np.bool_),
     )
     joined = Steps.joined(steps, extra)
     return joined.rows(np.argsort(joined.request, kind="stable"))

@@ -23,6 +23,8 @@ SILENT: Final = 0.01
 likely than this; else it is empty by chance."""
 LEAST_CV2: Final = 0.01
 """Smoother than this is a clock; the gamma distribution needs a little room."""
+MAX_CELLS: Final = 2_000_000
+"""Pieces of the rate path: seconds of three weeks; longer streams get longer pieces."""
 ENOUGH_TENS: Final = 30
 """Windows of 10 s from which their dispersion is known well enough (within about a quarter)."""
 
@@ -144,7 +146,7 @@ def _rate_path(
     counts = np.array([w.requests for w in arrivals.windows], dtype=float)
     window_rate = _shrunk(lengths, counts, shape)
     ends = np.cumsum(np.tile(lengths, math.ceil(duration_s / float(lengths.sum()))))
-    seconds = np.arange(0.0, duration_s, 1.0)
+    seconds = np.arange(0.0, duration_s, max(1.0, duration_s / MAX_CELLS))
     edges = np.unique(np.concatenate([seconds, ends[ends < duration_s], [duration_s]]))
     middle = (edges[:-1] + edges[1:]) / 2
     window = _window_at(arrivals, middle)

@@ -27,11 +27,15 @@ def header(head: Head) -> list[str]:
     if head.is_binary:
         return []
     if head.is_json:
-        first = head.first_object
-        return list(_flat(first)) if first else []
-    if not head.lines or len(head.lines[0]) > MAX_HEADER:
-        return []
-    return _split(head.lines[0])
+        record = head.first_object
+        return list(_flat(record)) if record else []
+    first = _header_line(head.lines)
+    return _split(first) if 0 < len(first) <= MAX_HEADER else []
+
+
+def _header_line(lines: list[str]) -> str:
+    """The first line that is neither empty nor a comment."""
+    return next((line for line in lines if line.strip() and not line.startswith("#")), "")
 
 
 def parquet_names(path: Path) -> list[str]:
@@ -80,7 +84,7 @@ def _parquet(path: Path, ledger: Ledger) -> pa.Table:
 
 def _csv(path: Path, ledger: Ledger) -> pa.Table:
     text = read_text(path, ledger).replace("\x00", "")
-    first = next((line for line in text.splitlines() if line.strip()), "")
+    first = _header_line(text.splitlines())
     names = _unique(_split(first))
     delimiter = max(DELIMITERS, key=first.count)
     skipped: list[str] = []

@@ -95,7 +95,10 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
         "requesttime", "timestamp", "time", "ts", "createdat", "start",
     ),
     "requests.end_s": ("end", "endtime", "endedat", "finishtime", "completedat"),
-    "requests.duration_s": ("duration", "latency", "e2e", "elapsed", "elapsedtime", "e2elatency", "requestlatency", "totaltime"),
+    "requests.duration_s": (
+        "duration", "latency", "e2e", "elapsed", "elapsedtime", "e2elatency", "requestlatency",
+        "totaltime",
+    ),
     "requests.request_id": ("requestid", "xrequestid", "reqid", "id"),
     "requests.session_id": ("sessionid", "conversationid", "chatid"),
     "requests.tenant": ("tenant", "team", "teamid", "customer", "userid", "user", "enduser"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
 import duckdb
@@ -19,13 +20,32 @@ EPOCH_FLOORS: Final = (("ns", 1e17), ("us", 1e14), ("ms", 1e11), ("s", 1e8))
 """A number above the floor is a time since 1970 in that unit: 1e8 s is 1973, and no two floors
 overlap before the year 5138."""
 MAX_NS: Final = 2**62
+NOT_MAPPED: Final = frozenset(
+    {"calls.call_id", "calls.attempt", "calls.turn", "calls.block_tokens", "calls.ttft_origin"}
+)
+"""One row is one request with one call: these follow from that."""
 SHARES: Final = ("kv_usage", "gpu_busy", "sm_active", "tensor_active", "dram_active", "host_cpu")
 
 
 def known_targets() -> frozenset[str]:
-    """What `columns:` may name."""
-    names = {f"{table}.{c.name}" for table, columns in TABLES.items() for c in columns}
-    return frozenset(names | {"requests.duration_s", "calls.ttft_s"})
+    """What `columns:` may name: one value per row of a request, its call, or an engine sample."""
+    names = {
+        f"{table}.{column.name}"
+        for table in ("requests", "calls", "engine_samples")
+        for column in TABLES[table]
+        if not pa.types.is_list(column.type)
+    }
+    return frozenset(names - NOT_MAPPED | {"requests.duration_s", "calls.ttft_s"})
+
+
+def truths(column: pa.Array) -> pa.Array:
+    """Words such as true, yes, 1 or false, no, 0 as booleans; others are null."""
+    meaning = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    words = column.dictionary_encode()
+    known = [meaning.get(str(word).strip().lower()) for word in words.dictionary.to_pylist()]
+    if not known:
+        return pa.nulls(len(column), pa.bool_())
+    return pa.array(known, pa.bool_()).take(words.indices)
 
 
 def strings(column: pa.ChunkedArray) -> pa.Array:
@@ -37,10 +57,16 @@ def strings(column: pa.ChunkedArray) -> pa.Array:
     return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
 
 
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    """One database in memory for all casts: opening one takes longer than a small cast."""
+    return duckdb.connect()
+
+
 def _tried(column: pa.Array, cast: str) -> pa.Array:
     """DuckDB's TRY_CAST of a string column `v`, null where it fails."""
     table = pa.table({"v": column})
-    with duckdb.connect() as connection:
+    with _database().cursor() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("column_values", table)
         result = connection.sql(f"SELECT {cast} AS v FROM column_values").to_arrow_table()

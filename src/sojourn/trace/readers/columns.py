@@ -215,6 +215,7 @@ def _columns(values: _Values, ids: pa.Array) -> tuple[pa.Table, pa.Table]:
     for name in ("quality", "cost_usd"):
         requests[name] = pa.array(values.number(f"requests.{name}"), from_pandas=True)
     requests["status"] = status
+    requests["success"] = column_values.truths(values.text("requests.success"))
     first = values.time("calls.first_token_s")
     calls: dict[str, Any] = {
         "call_id": ids,

@@ -111,7 +111,7 @@ def _unique(spans: list[Span], ledger: Ledger) -> dict[str, list[Span]]:
     for trace, members in traces.items():
         for key, span in members.items():
             if owner.get(key) != trace:
-                span.id = f"{trace[:16]}:{key}"
+                span.id = f"{trace}:{key}"
     return _rekeyed(traces)
 
 
