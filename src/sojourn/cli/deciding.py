@@ -51,7 +51,7 @@ def capacity(
         verdict=answers.held(held),
         data={"capacity": model.model_dump(mode="json"), "holding": held.model_dump(mode="json")},
     )
-    deliver(document, output=output, json=json)
+    deliver(document, output=output, json=json, quiet=quiet)
 
 
 @app.command()
@@ -126,7 +126,7 @@ def plan(
         verdict=answers.verdict(found),
         data={"plan": None if found.plan is None else found.plan.model_dump(mode="json")},
     )
-    deliver(document, output=output, json=json)
+    deliver(document, output=output, json=json, quiet=quiet)
 
 
 @app.command()
@@ -164,7 +164,7 @@ def verify(
         verdict=answers.acceptance_verdict(accepted),
         data={"acceptance": accepted.model_dump(mode="json")},
     )
-    deliver(document, output=output, json=json)
+    deliver(document, output=output, json=json, quiet=quiet)
 
 
 @app.command()
@@ -188,7 +188,7 @@ def check(
     document = compose.single(
         "sojourn check",
         [decisions.attainment(outcome)],
-        verdict=answers.checked(outcome, settings),
+        verdict=answers.checked(slo.judge(tables, settings), settings),
         data={"outcome": outcome.model_dump(mode="json")},
     )
     deliver(document, output=None, json=json)
@@ -219,4 +219,4 @@ def report(
             there = load_config(config, [after], seed)
             changed = (loop.read(after, config=there, progress=tell), there)
         found = loop.go_round(paths[0].name, tables, settings, after=changed, progress=tell)
-    deliver(compose.report([found], "sojourn report"), output=output, json=json)
+    deliver(compose.report([found], "sojourn report"), output=output, json=json, quiet=quiet)

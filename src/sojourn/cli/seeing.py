@@ -79,7 +79,7 @@ def profile(
         verdict=(f"{record.arrivals.requests:,} requests in {len(record.buckets)} buckets.", 0),
         data={"profile": record.model_dump(mode="json")},
     )
-    deliver(document, output=output, json=json)
+    deliver(document, output=output, json=json, quiet=quiet)
 
 
 @app.command()
@@ -109,7 +109,7 @@ def attribute(
             "diagnosis": seen.diagnosis.model_dump(mode="json"),
         },
     )
-    deliver(document, output=output, json=json)
+    deliver(document, output=output, json=json, quiet=quiet)
 
 
 @app.command()
