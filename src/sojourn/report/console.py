@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
-from typing import Final
+import re
+from typing import Final, Literal
 
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -13,6 +15,8 @@ from rich.text import Text as Line
 from sojourn.report.document import Card, Chart, Document, Heading, TableBlock, Text, printable
 
 _TONES: Final = {"good": "green", "bad": "red", "warn": "yellow", "muted": "dim", "plain": ""}
+_RANGE: Final = re.compile(r" (?=[\[(])")
+Rows = tuple[tuple[str, ...], ...]
 _PADDING: Final = 1
 _LEAST: Final = 8
 """Columns of text get at least so many characters before a table is written as a list."""
@@ -63,21 +67,66 @@ def _renderable(
             return _line(f"(chart: {caption})", "dim")
 
 
-def _words(cells: list[str]) -> int:
-    """Longest part of any cell that must not be broken."""
-    return max((len(part) for cell in cells for part in cell.split()), default=1)
-
-
 def _table(block: TableBlock, width: int) -> RenderableType:
-    """A table whose figures are never broken; a list of its rows where it would not fit."""
+    """A table whose figures are never broken.
+
+    Where it is too narrow for whole figures, a range goes on the line below its figure; where
+    that is too wide as well, the rows are written one below the other.
+    """
+    for rows in (block.rows, _ranges_below(block)):
+        least = _least_widths(block, rows)
+        room = width - 2 * _PADDING * len(least)
+        if sum(least) <= room:
+            return _drawn(block, rows, _shared(least, _whole_widths(block, rows), room))
+    return _listed(block)
+
+
+def _least_widths(block: TableBlock, rows: Rows) -> list[int]:
+    """Characters each column needs: a figure its whole line, text its longest word at most."""
     aligned = block.align.ljust(len(block.columns), "l")
-    cells = [[name, *column] for name, column in _columns(block)]
-    least = [
-        _words(column) if side == "r" else min(_words(column), _LEAST)
-        for column, side in zip(cells, aligned, strict=False)
+    least = []
+    for place, (name, side) in enumerate(zip(block.columns, aligned, strict=False)):
+        cells = [row[place] for row in rows if place < len(row)]
+        if side == "r":
+            lines = [line for cell in cells for line in cell.split("\n")] + name.split()
+            least.append(max((cell_len(line) for line in lines), default=1))
+        else:
+            parts = [part for cell in (name, *cells) for part in cell.split()]
+            least.append(min(_LEAST, max((cell_len(part) for part in parts), default=1)))
+    return least
+
+
+def _whole_widths(block: TableBlock, rows: Rows) -> list[int]:
+    """Characters each column would take on a terminal without end."""
+    cells = [
+        [name, *(row[i] for row in rows if i < len(row))] for i, name in enumerate(block.columns)
     ]
-    if sum(least) + 2 * _PADDING * len(least) > width:
-        return _listed(block)
+    return [max(cell_len(line) for cell in column for line in cell.split("\n")) for column in cells]
+
+
+def _shared(least: list[int], whole: list[int], room: int) -> list[int]:
+    """Widths: what each needs, then the rest of the room by turns to the narrowest that wants."""
+    widths = list(least)
+    for _ in range(room - sum(least)):
+        wanting = [place for place, size in enumerate(whole) if widths[place] < size]
+        if not wanting:
+            break
+        widths[min(wanting, key=lambda place: widths[place])] += 1
+    return widths
+
+
+def _ranges_below(block: TableBlock) -> Rows:
+    aligned = block.align.ljust(len(block.columns), "l")
+    return tuple(
+        tuple(
+            _RANGE.sub("\n", cell) if side == "r" else cell
+            for cell, side in zip(row, aligned, strict=False)
+        )
+        for row in block.rows
+    )
+
+
+def _drawn(block: TableBlock, rows: Rows, widths: list[int]) -> Table:
     table = Table(
         title=_line(block.caption) if block.caption else None,
         title_justify="left",
@@ -85,37 +134,18 @@ def _table(block: TableBlock, width: int) -> RenderableType:
         box=None,
         padding=(0, _PADDING),
     )
-    for name, side, size in zip(block.columns, aligned, least, strict=False):
-        table.add_column(
-            _line(name),
-            justify="right" if side == "r" else "left",
-            overflow="fold",
-            min_width=size,
-        )
-    for row in block.rows:
+    aligned = block.align.ljust(len(block.columns), "l")
+    for name, side, size in zip(block.columns, aligned, widths, strict=False):
+        justify: Literal["right", "left"] = "right" if side == "r" else "left"
+        table.add_column(_line(name), justify=justify, overflow="fold", width=size)
+    for row in rows:
         table.add_row(*(_line(cell) for cell in row))
     return table
 
 
-def _columns(block: TableBlock) -> list[tuple[str, list[str]]]:
-    return [
-        (name, [row[place] for row in block.rows if place < len(row)])
-        for place, name in enumerate(block.columns)
-    ]
-
-
 def _listed(block: TableBlock) -> Line:
-    rows = [
-        "\n".join(
-            [
-                row[0],
-                *(
-                    f"  {name}: {cell}"
-                    for name, cell in list(zip(block.columns, row, strict=False))[1:]
-                ),
-            ]
-        )
-        for row in block.rows
-        if row
-    ]
-    return _line("\n".join([block.caption, *rows]))
+    lines = [block.caption] if block.caption else []
+    for row in block.rows:
+        for place, (name, cell) in enumerate(zip(block.columns, row, strict=False)):
+            lines.append(f"{'  ' if place else ''}{name}: {cell}" if name else cell)
+    return _line("\n".join(lines))
