@@ -114,5 +114,5 @@ class Excuse(BaseModel):
     collect: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        tail = f" To decide: {'; '.join(self.collect)}." if self.collect else ""
-        return f"{self.reason}.{tail}" if not self.reason.endswith(".") else f"{self.reason}{tail}"
+        tail = f" To decide: {'; '.join(self.collect).rstrip('.')}." if self.collect else ""
+        return f"{self.reason.rstrip('.')}.{tail}"

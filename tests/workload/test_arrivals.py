@@ -73,3 +73,11 @@ def test_no_duration_no_rate(made):
     assert found.rate_per_s == 0
     assert math.isnan(found.cv_interarrival)
     assert found.peak.requests == len(made)
+
+
+@pytest.mark.parametrize(("duration", "width"), [(20.0, 1.0), (250.0, 5.0), (900.0, 30.0)])
+def test_a_short_recording_gets_windows_short_enough_to_show_its_shape(duration, width):
+    steady = np.arange(0, duration + 0.05, 0.1)
+    found = arrivals.windows(steady, 60.0)
+    assert found[0].length_s == width
+    assert len(found) >= 20

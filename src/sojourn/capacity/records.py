@@ -117,8 +117,9 @@ class StationModel(Record):
     `service_samples_s` (at most 500) are times of work without waiting; a retry's visit draws
     from them, times the level of `drift` at that time. `servers` None: no limit (an external
     service whose latency does not depend on our load). A visit over `timeout_s` is given up:
-    skipped (and the request degraded) when `optional`, else the attempt fails. Stations that name one `pool` share its workers (four
-    tools behind one tool server); the pool has the largest of their `servers`.
+    skipped (and the request degraded) when `optional`, else the attempt fails. Stations that
+    name one `pool` share its workers (four tools behind one tool server); the pool has the
+    largest of their `servers`.
     """
 
     name: str

@@ -19,6 +19,7 @@ from sojourn.cli.options import (
     load_config,
     progress_bar,
     require_paths,
+    telemetry,
 )
 
 
@@ -35,13 +36,11 @@ def capacity(
     from sojourn import loop
     from sojourn.report import answers, compose, decisions
 
-    require_paths(paths)
-    settings = load_config(config, paths, seed)
-    with progress_bar(quiet) as tell:
-        seen = loop.look(loop.read(paths, config=settings, progress=tell), settings)
+    with telemetry(paths, config=config, quiet=quiet, seed=seed) as it:
+        seen = loop.look(it.tables, it.config)
         model = loop.capacity_of(seen)
-        held = loop.holding(seen, model, tell)
-    target = settings.slo_of("default")
+        held = loop.holding(seen, model, it.tell)
+    target = it.config.slo_of("default")
     document = compose.single(
         "sojourn capacity",
         [
@@ -76,10 +75,8 @@ def simulate(
     from sojourn.report import compose, decisions
     from sojourn.trace import store
 
-    require_paths(paths)
-    settings = load_config(config, paths, seed)
-    with progress_bar(quiet) as tell:
-        seen = loop.look(loop.read(paths, config=settings, progress=tell), settings)
+    with telemetry(paths, config=config, quiet=quiet, seed=seed) as it:
+        seen = loop.look(it.tables, it.config)
         built = loop.fleet(seen)
         if isinstance(built, Excuse):
             deliver(
@@ -91,8 +88,8 @@ def simulate(
         run, used = loop.simulated(seen, built, load=load, replicas=replicas)
     if output is not None:
         store.save(run.tables, output)
-    measured = slo.outcome(seen.tables, settings, built)
-    outcome = slo.outcome(run.tables, settings, used)
+    measured = slo.outcome(seen.tables, it.config, built)
+    outcome = slo.outcome(run.tables, it.config, used)
     document = compose.single(
         "sojourn simulate",
         [decisions.compared(measured, outcome)],
@@ -115,11 +112,8 @@ def plan(
     from sojourn import loop
     from sojourn.report import answers, compose, decisions
 
-    require_paths(paths)
-    settings = load_config(config, paths, seed)
-    with progress_bar(quiet) as tell:
-        tables = loop.read(paths, config=settings, progress=tell)
-        found = loop.go_round(str(paths[0]), tables, settings, progress=tell)
+    with telemetry(paths, config=config, quiet=quiet, seed=seed) as it:
+        found = loop.go_round(str(paths[0]), it.tables, it.config, progress=it.tell)
     document = compose.single(
         "sojourn plan",
         [*compose.cards(found), *(decisions.plan(found.plan) if found.plan is not None else [])],
@@ -175,20 +169,17 @@ def check(
     quiet: Quiet = False,
 ) -> None:
     """Whether the recorded requests meet the SLO: exit 0 met, 3 missed, 4 too thin to say."""
-    from sojourn import loop
     from sojourn.plan import slo
     from sojourn.report import answers, compose, decisions
     from sojourn.workload import buckets
 
-    require_paths(paths)
-    settings = load_config(config, paths, None)
-    with progress_bar(quiet) as tell:
-        tables = buckets.assign(loop.read(paths, config=settings, progress=tell), settings)
-    outcome = slo.outcome(tables, settings)
+    with telemetry(paths, config=config, quiet=quiet) as it:
+        tables = buckets.assign(it.tables, it.config)
+    outcome = slo.outcome(tables, it.config)
     document = compose.single(
         "sojourn check",
         [decisions.attainment(outcome)],
-        verdict=answers.checked(slo.judge(tables, settings), settings),
+        verdict=answers.checked(slo.judge(tables, it.config), it.config),
         data={"outcome": outcome.model_dump(mode="json")},
     )
     deliver(document, output=None, json=json)

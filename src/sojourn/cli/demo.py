@@ -26,7 +26,9 @@ def run(seed: int | None, tell: Callable[[str, float], None]) -> Document:
     from sojourn.report import answers, compose
 
     with as_file(files("sojourn") / "recordings") as root:
-        missing = [name for name in SCENARIOS if not (root / name / CONFIG_NAME).is_file()]
+        missing = [
+            name for name in SCENARIOS if not (root / name / "before" / CONFIG_NAME).is_file()
+        ]
         if missing:
             raise SojournError(f"the packaged recordings lack {', '.join(missing)}. Reinstall")
         found = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -14,6 +15,7 @@ from sojourn.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from sojourn.report.document import Document
+    from sojourn.trace.tables import Tables
 
 Paths = Annotated[
     list[Path],
@@ -73,6 +75,39 @@ def progress_bar(quiet: bool) -> Iterator[Callable[[str, float], None]]:
             bar.update(task, description=text, completed=fraction)
 
         yield tell
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """What a verb works on: tables, the configuration that goes with them, and the bar to tell."""
+
+    tables: Tables
+    config: Config
+    tell: Callable[[str, float], None]
+
+
+@contextmanager
+def telemetry(
+    paths: list[Path],
+    *,
+    config: Path | None,
+    quiet: bool,
+    seed: int | None = None,
+    format: str | None = None,
+) -> Iterator[Telemetry]:
+    """The paths read, with the progress bar open while the verb works.
+
+    Raises:
+        InputError: a path does not exist or cannot be read.
+        ConfigError: sojourn.yaml is wrong.
+    """
+    from sojourn import loop
+
+    require_paths(paths)
+    settings = load_config(config, paths, seed)
+    with progress_bar(quiet) as tell:
+        tables = loop.read(paths, format=format, config=settings, progress=tell)
+        yield Telemetry(tables, settings, tell)
 
 
 def deliver(document: Document, *, output: Path | None, json: bool, quiet: bool = False) -> None:

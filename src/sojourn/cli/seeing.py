@@ -16,9 +16,7 @@ from sojourn.cli.options import (
     Paths,
     Quiet,
     deliver,
-    load_config,
-    progress_bar,
-    require_paths,
+    telemetry,
 )
 
 
@@ -32,16 +30,12 @@ def ingest(
     quiet: Quiet = False,
 ) -> None:
     """Read telemetry and keep it as a store: a folder of Parquet tables."""
-    from sojourn import loop
     from sojourn.report import compose, pages
     from sojourn.trace import store
     from sojourn.workload import buckets
 
-    require_paths(paths)
-    settings = load_config(config, paths, None)
-    with progress_bar(quiet) as tell:
-        tables = loop.read(paths, format=format, config=settings, progress=tell)
-        tables = buckets.assign(tables, settings)
+    with telemetry(paths, config=config, quiet=quiet, format=format) as it:
+        tables = buckets.assign(it.tables, it.config)
         store.save(tables, output)
     rows = ", ".join(f"{count:,} {name}" for name, count in tables.counts().items() if count)
     document = compose.single(
@@ -63,19 +57,15 @@ def profile(
     quiet: Quiet = False,
 ) -> None:
     """What the traffic is: arrivals, buckets, lengths, reuse, concentration."""
-    from sojourn import loop
     from sojourn.report import compose, pages
     from sojourn.workload import buckets
     from sojourn.workload import profile as profiles
 
-    require_paths(paths)
-    settings = load_config(config, paths, None)
-    with progress_bar(quiet) as tell:
-        tables = loop.read(paths, format=format, config=settings, progress=tell)
-        record = profiles.profile(buckets.assign(tables, settings), settings)
+    with telemetry(paths, config=config, quiet=quiet, format=format) as it:
+        record = profiles.profile(buckets.assign(it.tables, it.config), it.config)
     document = compose.single(
         "sojourn profile",
-        [*pages.profile(record), *pages.quality(tables.quality)],
+        [*pages.profile(record), *pages.quality(it.tables.quality)],
         verdict=(f"{record.arrivals.requests:,} requests in {len(record.buckets)} buckets.", 0),
         data={"profile": record.model_dump(mode="json")},
     )
@@ -95,11 +85,8 @@ def attribute(
     from sojourn import loop
     from sojourn.report import answers, compose, pages
 
-    require_paths(paths)
-    settings = load_config(config, paths, None)
-    with progress_bar(quiet) as tell:
-        tables = loop.read(paths, format=format, config=settings, progress=tell)
-        seen = loop.look(tables, settings)
+    with telemetry(paths, config=config, quiet=quiet, format=format) as it:
+        seen = loop.look(it.tables, it.config)
     document = compose.single(
         "sojourn attribute",
         [*pages.attribution(seen.breakdown, seen.diagnosis), *pages.quality(seen.tables.quality)],
@@ -128,11 +115,8 @@ def calibrate(
     from sojourn.interval import Excuse
     from sojourn.report import compose, decisions
 
-    require_paths(paths)
-    settings = load_config(config, paths, None)
-    with progress_bar(quiet) as tell:
-        tables = loop.read(paths, format=format, config=settings, progress=tell)
-        built = loop.fleet(loop.look(tables, settings))
+    with telemetry(paths, config=config, quiet=quiet, format=format) as it:
+        built = loop.fleet(loop.look(it.tables, it.config))
     if isinstance(built, Excuse):
         document = compose.single("sojourn calibrate", [], verdict=(str(built), 4))
     else:

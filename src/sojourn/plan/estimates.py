@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from sojourn.attribution import euler
 from sojourn.interval import Interval
 
 Floats = npt.NDArray[np.float64]
@@ -27,30 +28,10 @@ def quantile(values: Floats, q: float) -> float:
 
 
 def quantile_interval(values: Floats, q: float, confidence: float = 0.9) -> Interval | None:
-    """Distribution-free interval of a quantile from two order statistics.
-
-    The number of samples below the q-quantile is binomial(n, q), so the sample of rank l bounds
-    it from below with the probability of at least l successes. NaN are left out; None without
-    samples. Where n is too small for an upper rank, the bound is the largest sample (the true
-    one may lie above). Source: David & Nagaraja, Order Statistics, 3rd ed., section 7.1.
-    Wrong when: samples depend on each other (a burst delays its requests together): too narrow.
-    """
+    """Distribution-free interval of a quantile (`attribution.euler`); NaN are left out, None
+    without samples."""
     known = np.sort(values[~np.isnan(values)])
-    n = known.size
-    if n == 0:
-        return None
-    from scipy.special import bdtr  # noqa: PLC0415  scipy loads 0.1 s: only where asked
-
-    spread = 6 * math.sqrt(n * q * (1 - q)) + 2
-    ranks = np.arange(max(0, int(n * q - spread)), min(n, math.ceil(n * q + spread)) + 1)
-    below = bdtr(ranks.astype(float), n, q)  # P(at most `rank` samples lie below the quantile)
-    tail = (1 - confidence) / 2
-    low_rank = int(ranks[np.searchsorted(below, tail)])
-    high_rank = int(ranks[min(int(np.searchsorted(below, 1 - tail)), ranks.size - 1)]) + 1
-    mid = float(np.quantile(known, q))
-    low = float(known[max(low_rank - 1, 0)])
-    high = float(known[min(high_rank, n) - 1])
-    return Interval(low=min(low, mid), mid=mid, high=max(high, mid), confidence=confidence)
+    return euler.quantile_interval(known, q, confidence) if known.size else None
 
 
 def share_interval(count: int, total: int, confidence: float = 0.9) -> Interval:

@@ -81,8 +81,8 @@ def held(holding: Holding | Excuse) -> tuple[str, int]:
     else:
         lead = f"To {factor:.2f}× today's load"
     sentence = (
-        f"{lead} ({holding.rate_per_s.mid:.2g} requests/s); then {holding.breaks} breaks,"
-        f" bound by {words(holding.binds)}."
+        f"{lead} ({holding.rate_per_s.mid:.2g} requests/s on average). First to miss it beyond:"
+        f" {words(holding.breaks.split(':')[0])}; least room: {words(holding.binds)}."
     )
     return sentence, OK if factor >= 1 else MISSED
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from sojourn.attribution.records import ALL, Breakdown, Tail
 from sojourn.capacity.records import CapacityModel
 from sojourn.plan.records import Holding, Plan
-from sojourn.records import Stage
+from sojourn.records import Bottleneck, Stage
 from sojourn.verify.records import Acceptance
 from sojourn.workload.profile_records import Concentration, Profile
 
@@ -64,7 +64,7 @@ def _base(height: int | None = None) -> Spec:
                 "labelFontSize": 12,
                 "titleFontSize": 12,
                 "titleFontWeight": "normal",
-                "labelLimit": 260,
+                "labelLimit": 380,
             },
             "legend": {"labelColor": INK, "titleColor": INK, "labelFontSize": 12},
             "text": {"color": INK},
@@ -123,8 +123,10 @@ def arrivals(profile: Profile) -> Spec:
             "t": window.start_s,
             "end": window.start_s + window.length_s,
             "rate": window.requests / window.length_s,
+            "floor": 0,
         }
         for window in windows
+        if window.length_s > 0
     ]
     peak = profile.arrivals.peak
     spec = _base(150)
@@ -139,7 +141,7 @@ def arrivals(profile: Profile) -> Spec:
         },
         {
             "data": {"values": rows},
-            "mark": {"type": "bar", "color": PLAIN},
+            "mark": {"type": "rect", "color": PLAIN, "stroke": None},
             "encoding": {
                 "x": {
                     "field": "t",
@@ -148,6 +150,7 @@ def arrivals(profile: Profile) -> Spec:
                 },
                 "x2": {"field": "end"},
                 "y": {"field": "rate", "type": "quantitative", "title": "requests/s"},
+                "y2": {"field": "floor"},
             },
         },
     ]
@@ -217,13 +220,15 @@ def knee(holding: Holding, e2e_target_s: float | None) -> Spec:
 
 
 def headroom(model: CapacityModel) -> Spec:
-    """Utilisation of each resource at the mean and in the peak window."""
+    """Utilisation of each resource at the mean and in the peak window (the retry budget, a
+    warning and no limit, is in the table only)."""
+    limits = [r for r in model.resources if r.bottleneck is not Bottleneck.RETRY_AMPLIFICATION]
     rows = [
-        {"resource": resource.name, "when": when, "load": load, "over": load > 1}
-        for resource in model.resources
+        {"resource": resource.name, "when": when, "load": load}
+        for resource in limits
         for when, load in (("mean", resource.mean_load), ("peak", resource.peak_load))
     ]
-    order = [resource.name for resource in model.resources]
+    order = [resource.name for resource in limits]
     spec = _base()
     spec["height"] = {"step": 12}
     spec["layer"] = [
@@ -279,6 +284,7 @@ def actions(plan: Plan) -> Spec | None:
     order = [row["action"] for row in rows]
     y = {"field": "action", "sort": order, "title": None}
     spec = _base()
+    spec["width"] = WIDTH - 200
     spec["height"] = {"step": 20}
     spec["layer"] = [
         {

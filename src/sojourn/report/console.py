@@ -23,12 +23,10 @@ _LEAST: Final = 8
 
 
 def render(document: Document, console: Console) -> None:
-    """Print the document; charts are named, their figures stand in the tables beside them."""
+    """Print the document; of charts the sentence, since their figures stand in tables too."""
     console.print(_line(document.title, "dim"))
     for block in document.blocks:
-        shown = _renderable(block, console.width)
-        if shown is not None:
-            console.print(shown)
+        console.print(_renderable(block, console.width))
     console.print()
     verdict = _line(document.verdict, "bold")
     console.print(Panel(verdict, title="Verdict", title_align="left"))
@@ -47,9 +45,7 @@ def _line(text: str, style: str = "") -> Line:
     return Line(printable(text), style=style)
 
 
-def _renderable(
-    block: Heading | Text | Card | TableBlock | Chart, width: int
-) -> RenderableType | None:
+def _renderable(block: Heading | Text | Card | TableBlock | Chart, width: int) -> RenderableType:
     match block:
         case Heading(text=text, level=1):
             return _line(f"\n{text}\n{'=' * min(len(text), width)}", "bold")
@@ -64,7 +60,7 @@ def _renderable(
         case TableBlock():
             return _table(block, width)
         case Chart(caption=caption):
-            return _line(f"(chart: {caption})", "dim")
+            return _line(f"[chart] {caption}", "dim")
 
 
 def _table(block: TableBlock, width: int) -> RenderableType:

@@ -25,12 +25,6 @@ def capacity(model: CapacityModel | Excuse | None) -> list[Block]:
         return []
     if isinstance(model, Excuse):
         return [Text(text=str(model), tone="warn")]
-    step = model.fleet.engine.step
-    error = (
-        ""
-        if step.held_out_error is None
-        else f", {format_share(step.held_out_error)} median error on calls kept out of the fit"
-    )
     wait = model.engine_wait_s
     closed = (
         str(wait) if isinstance(wait, Excuse) else f"mean wait in the engine {format_seconds(wait)}"
@@ -38,7 +32,7 @@ def capacity(model: CapacityModel | Excuse | None) -> list[Block]:
     rows = tuple(
         (
             resource.name,
-            f"{resource.capacity_per_s.format('{:.3g}'.format)}/s",
+            f"{resource.capacity_per_s.format(rate)}/s",
             format_share(resource.mean_load),
             format_share(resource.peak_load),
             format_share(resource.headroom),
@@ -56,10 +50,14 @@ def capacity(model: CapacityModel | Excuse | None) -> list[Block]:
             rows=rows,
             align="lrrrrll",
         ),
-        Text(text=f"Step times: {step.provenance.value} ({step.source}{error}).", tone="muted"),
         Text(text=f"Closed form at the peak, a first guess: {closed}.", tone="muted"),
         *[Text(text=note, tone="muted") for note in model.notes],
     ]
+
+
+def rate(value: float) -> str:
+    """A rate with three digits, without exponents."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def fleet(record: Fleet) -> list[Block]:

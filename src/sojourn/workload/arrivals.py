@@ -15,6 +15,9 @@ Floats = npt.NDArray[np.float64]
 SCALES_S: Final = {"1s": 1.0, "10s": 10.0, "60s": 60.0}
 MAX_WINDOWS: Final = 1500
 """Windows listed in a profile: a day of minutes; longer recordings get longer windows."""
+MIN_WINDOWS: Final = 30
+"""Shorter recordings get shorter windows, down to a second: a few bars show no shape."""
+SHORT_WIDTHS_S: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 
 
 def describe(
@@ -87,12 +90,16 @@ def peak_window(times: Floats, width_s: float) -> Window:
 def windows(
     times: Floats, width_s: float, names: npt.NDArray[np.str_] | None = None
 ) -> tuple[Window, ...]:
-    """Windows side by side from the first arrival to the last; the last may be shorter."""
+    """Windows side by side from the first arrival to the last; the last may be shorter. Of
+    `width_s`, longer or shorter where that would give too many or too few."""
     if times.size == 0:
         return ()
     offset = times - times[0]
     duration = float(offset[-1])
     width = width_s * max(1, math.ceil(duration / width_s / MAX_WINDOWS))
+    if 0 < duration < MIN_WINDOWS * width_s:
+        fitting = [short for short in SHORT_WIDTHS_S if short * MIN_WINDOWS <= duration]
+        width = min(width_s, max(fitting, default=SHORT_WIDTHS_S[0]))
     number = max(1, math.ceil(duration / width))
     index = np.minimum((offset // width).astype(np.int64), number - 1)
     vocabulary, codes = np.unique(
