@@ -171,9 +171,11 @@ def check(
     """Whether the recorded requests meet the SLO: exit 0 met, 3 missed, 4 too thin to say."""
     from sojourn.plan import slo
     from sojourn.report import answers, compose, decisions
+    from sojourn.trace.tables import require_requests
     from sojourn.workload import buckets
 
     with telemetry(paths, config=config, quiet=quiet) as it:
+        require_requests(it.tables)
         tables = buckets.assign(it.tables, it.config)
     outcome = slo.outcome(tables, it.config)
     document = compose.single(

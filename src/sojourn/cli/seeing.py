@@ -41,7 +41,7 @@ def ingest(
     document = compose.single(
         "sojourn ingest",
         pages.quality(tables.quality),
-        verdict=(f"{output}: {rows}.", 0),
+        verdict=(f"{output}: {rows or 'no rows'}.", 0),
         data={"counts": tables.counts(), "quality": tables.quality.model_dump(mode="json")},
     )
     deliver(document, output=None, json=json)
