@@ -170,6 +170,14 @@ def test_windows_without_a_kind_in_common_are_not_compared():
     assert "Only before: short chat. Only after: long document." in found.answers[1].text
 
 
+def test_mixes_that_hardly_overlap_are_not_compared():
+    found = accept(
+        window(900, seed=1, long_share=0.03), window(900, seed=2, long_share=0.9), config()
+    )
+    assert found.accepted is None
+    assert "overlap too little" in found.reason
+
+
 def test_half_the_load_may_explain_a_gain_and_does_not_double_the_cost(before):
     found = accept(before, window(seed=2, scale=0.5, rate=1.0), config())
     assert found.accepted is None

@@ -3,8 +3,8 @@
 The rule of the verdict, in this order. Figures are those under one mix of requests
 (`sojourn.verify.same_mix`), so that lighter requests are no gain and heavier ones no regression.
 
-1. Thin evidence: None. Fewer than `MIN_REQUESTS` on a side, or more than `MAX_UNSEEN` of after of
-   a kind that before never had.
+1. Thin evidence: None. Fewer than `MIN_REQUESTS` on a side, more than `MAX_UNSEEN` of after of a
+   kind that before never had, or mixes that overlap by less than `MIN_OVERLAP`.
 2. Nothing better: False when a guard (tail, SLO, success, errors, quality) is worse, or when the
    cost per success grew and even the favourable end of the P99's interval does not pay for it;
    else None. Where the plain P95 or P99 fell and the mix explains it, the reason says so.
@@ -41,6 +41,9 @@ GUARDS: Final = (*JUDGED, "task success", "errors", "timeouts", "shed", "quality
 """Figures that a gain must not be paid with."""
 MAX_UNSEEN: Final = 0.20
 """With a fifth of after unlike anything before, the rest is no comparison of the system."""
+
+MIN_OVERLAP: Final = 0.25
+"""Below a quarter of its requests, before under after's mix rests on a few heavy weights."""
 
 
 def accept(
@@ -145,6 +148,11 @@ def _thin(old: Window, new: Window, same: SameMix) -> str | None:
         return (
             f"{format_share(same.unseen)} of the requests after are of a kind that the window"
             " before never had: the two cannot be compared."
+        )
+    if same.overlap < MIN_OVERLAP:
+        return (
+            "The mixes overlap too little: under the mix of after, the window before is worth"
+            f" {format_share(same.overlap)} of its requests."
         )
     return None
 

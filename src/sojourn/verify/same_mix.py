@@ -34,6 +34,8 @@ class SameMix:
     figures: dict[str, Figure]
     shift: Figure
     unseen: float
+    overlap: float
+    """Effective size of before under the mix of after, over its size: 1 for equal mixes."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ def compare_under_one_mix(old: Window, new: Window, seed: int) -> SameMix:
     wanted = _wanted(old, new)
     own, draws = _resampled(old, new, kinds, wanted, seed)
     confidence = old.config.analysis.confidence
+    overlap = found.effective / max(len(old.judged), 1)
     joint = 1 - (1 - confidence) / READ
     figures = {}
     for item in wanted:
@@ -87,7 +90,7 @@ def compare_under_one_mix(old: Window, new: Window, seed: int) -> SameMix:
         mix.weighted_quantile(old.judged.e2e_s, found.weights, 0.99),
         np.array([value for value, _ in draws[P99]]),
     )
-    return SameMix(figures, _shift(before, moved, found, confidence), found.unseen)
+    return SameMix(figures, _shift(before, moved, found, confidence), found.unseen, overlap)
 
 
 def _resampled(
