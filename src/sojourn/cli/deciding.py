@@ -50,7 +50,7 @@ def capacity(
         verdict=answers.held(held),
         data={"capacity": model.model_dump(mode="json"), "holding": held.model_dump(mode="json")},
     )
-    deliver(document, output=output, json=json)
+    deliver(document, output=output, json=json, quiet=quiet)
 
 
 @app.command()
@@ -120,7 +120,7 @@ def plan(
         verdict=answers.verdict(found),
         data={"plan": None if found.plan is None else found.plan.model_dump(mode="json")},
     )
-    deliver(document, output=output, json=json)
+    deliver(document, output=output, json=json, quiet=quiet)
 
 
 @app.command()
@@ -158,7 +158,7 @@ def verify(
         verdict=answers.acceptance_verdict(accepted),
         data={"acceptance": accepted.model_dump(mode="json")},
     )
-    deliver(document, output=output, json=json)
+    deliver(document, output=output, json=json, quiet=quiet)
 
 
 @app.command()
@@ -171,15 +171,17 @@ def check(
     """Whether the recorded requests meet the SLO: exit 0 met, 3 missed, 4 too thin to say."""
     from sojourn.plan import slo
     from sojourn.report import answers, compose, decisions
+    from sojourn.trace.tables import require_requests
     from sojourn.workload import buckets
 
     with telemetry(paths, config=config, quiet=quiet) as it:
+        require_requests(it.tables)
         tables = buckets.assign(it.tables, it.config)
     outcome = slo.outcome(tables, it.config)
     document = compose.single(
         "sojourn check",
         [decisions.attainment(outcome)],
-        verdict=answers.checked(outcome, it.config),
+        verdict=answers.checked(slo.judge(tables, it.config), it.config),
         data={"outcome": outcome.model_dump(mode="json")},
     )
     deliver(document, output=None, json=json)
@@ -210,4 +212,4 @@ def report(
             there = load_config(config, [after], seed)
             changed = (loop.read(after, config=there, progress=tell), there)
         found = loop.go_round(paths[0].name, tables, settings, after=changed, progress=tell)
-    deliver(compose.report([found], "sojourn report"), output=output, json=json)
+    deliver(compose.report([found], "sojourn report"), output=output, json=json, quiet=quiet)

@@ -110,7 +110,7 @@ def telemetry(
         yield Telemetry(tables, settings, tell)
 
 
-def deliver(document: Document, *, output: Path | None, json: bool) -> None:
+def deliver(document: Document, *, output: Path | None, json: bool, quiet: bool = False) -> None:
     """Write the document where it is wanted, and end with its exit code.
 
     Raises:
@@ -138,8 +138,8 @@ def deliver(document: Document, *, output: Path | None, json: bool) -> None:
         sys.stdout.write(machine.to_json(document) + "\n")
     elif output is None or output.suffix in (".html", ".htm"):
         terminal.render(document, Console())
-    if output is not None and not json:
-        Console(stderr=True).print(f"written: {output}", style="dim", highlight=False)
+    if output is not None and not quiet:
+        typer.echo(f"written: {output}", err=True)
     if document.exit_code:
         raise typer.Exit(document.exit_code)
 

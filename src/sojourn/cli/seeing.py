@@ -41,7 +41,7 @@ def ingest(
     document = compose.single(
         "sojourn ingest",
         pages.quality(tables.quality),
-        verdict=(f"{output}: {rows}.", 0),
+        verdict=(f"{output}: {rows or 'no rows'}.", 0),
         data={"counts": tables.counts(), "quality": tables.quality.model_dump(mode="json")},
     )
     deliver(document, output=None, json=json)
@@ -69,7 +69,7 @@ def profile(
         verdict=(f"{record.arrivals.requests:,} requests in {len(record.buckets)} buckets.", 0),
         data={"profile": record.model_dump(mode="json")},
     )
-    deliver(document, output=output, json=json)
+    deliver(document, output=output, json=json, quiet=quiet)
 
 
 @app.command()
@@ -96,7 +96,7 @@ def attribute(
             "diagnosis": seen.diagnosis.model_dump(mode="json"),
         },
     )
-    deliver(document, output=output, json=json)
+    deliver(document, output=output, json=json, quiet=quiet)
 
 
 @app.command()

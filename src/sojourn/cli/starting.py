@@ -31,7 +31,7 @@ def demo(
 
     with progress_bar(quiet) as tell:
         document = run(seed, tell)
-    deliver(document, output=output, json=json)
+    deliver(document, output=output, json=json, quiet=quiet)
 
 
 @app.command()

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Final
 from sojourn.attribution.records import ALL, Breakdown, Diagnosis
 from sojourn.config import Config
 from sojourn.interval import Excuse
-from sojourn.plan.records import Holding, Outcome, Plan, Ranked, Refused
+from sojourn.plan.estimates import share_interval
+from sojourn.plan.records import Holding, Plan, Ranked, Refused
+from sojourn.plan.slo import Judged, standings
 from sojourn.records import Bottleneck
 from sojourn.report.charts import engine_share, largest
 from sojourn.units import format_seconds, format_share, format_usd
@@ -98,28 +100,39 @@ def attributed(breakdown: Breakdown, diagnosis: Diagnosis) -> tuple[str, int]:
     return (f"{sentence} {diagnosis.excuse or ''}".strip(), THIN) if thin else (sentence, OK)
 
 
-def checked(outcome: Outcome, config: Config) -> tuple[str, int]:
+def checked(judged: Judged, config: Config) -> tuple[str, int]:
     """Whether every bucket meets its SLO, in a sentence, and the exit code.
 
     A bucket meets it when the whole interval of its attainment lies at or above the SLO's
-    percentile, misses it when the whole interval lies below, and is undecided between.
+    percentile, misses it when the whole interval lies below, and is undecided between. It misses
+    it as well when its failures are surely more than `max_error_share`, and is undecided when
+    they are more but not surely. A bucket whose targets were not measured is undecided.
     """
+    confidence = config.analysis.confidence
+    found = standings(judged, config)
     missed, open_ = [], []
-    for bucket, share in outcome.attainment.items():
-        target = config.slo_of(bucket)
-        if bucket == ALL or target is None:
+    wanted = [bucket for bucket in judged.buckets if config.slo_of(bucket) is not None]
+    for bucket in wanted:
+        stand = found.get(bucket)
+        if stand is None:
+            open_.append(f"{words(bucket)} not measured")
             continue
-        text = f"{words(bucket)} {format_share(share.mid)} of {format_share(target.percentile)}"
-        if share.high < target.percentile:
+        share = share_interval(stand.requests - stand.missed, stand.requests, confidence)
+        errors = share_interval(stand.failed, stand.requests, confidence)
+        target, most = stand.slo.percentile, stand.slo.max_error_share
+        text = f"{words(bucket)} {format_share(share.mid)} of {format_share(target)}"
+        if errors.mid > most:
+            text += f", {format_share(errors.mid)} failed (at most {format_share(most)})"
+        if share.high < target or errors.low > most:
             missed.append(text)
-        elif share.low < target.percentile:
+        elif share.low < target or errors.mid > most:
             open_.append(text)
     if missed:
         return f"The SLO is missed: {', '.join(missed)}.", MISSED
-    if not outcome.attainment:
+    if not wanted:
         return "No SLO is set. Write one under `slo:` in sojourn.yaml.", THIN
     if open_:
-        return f"Too few requests to decide: {', '.join(open_)}.", THIN
+        return f"Not decidable: {', '.join(open_)}. Record more requests, and their ends.", THIN
     return "The SLO is met in every bucket.", OK
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sojourn.attribution.records import Breakdown, Tail
+from sojourn.attribution.records import ALL, Breakdown, Tail
 from sojourn.capacity.records import CapacityModel
 from sojourn.plan.records import Holding, Plan
 from sojourn.records import Bottleneck, Stage
@@ -259,9 +259,13 @@ def headroom(model: CapacityModel) -> Spec:
     return spec
 
 
-def actions(plan: Plan) -> Spec:
-    """Predicted P99 of each simulated action beside the baseline, with its interval."""
-    base = plan.baseline.e2e_s["all"]["p99"].mid
+def actions(plan: Plan) -> Spec | None:
+    """Predicted P99 of each simulated action beside the baseline, with its interval; None where
+    nothing was simulated."""
+    today = plan.baseline.e2e_s.get(ALL, {}).get("p99")
+    if today is None:
+        return None
+    base = today.mid
     rows = [
         {
             "action": item.title,
@@ -274,6 +278,8 @@ def actions(plan: Plan) -> Spec:
         for item in items
         if item.p99_change_s is not None and item.outcome is not None
     ]
+    if not rows:
+        return None
     order = [row["action"] for row in rows]
     y = {"field": "action", "sort": order, "title": None}
     spec = _base()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sojourn.attribution.records import ALL
 from sojourn.capacity.records import CapacityModel, Fleet
 from sojourn.interval import Excuse, Interval
 from sojourn.plan.records import Holding, Outcome, Plan, Ranked, Refused
@@ -40,11 +41,9 @@ def capacity(model: CapacityModel | Excuse | None) -> list[Block]:
         )
         for resource in model.resources
     )
+    drawn = "Utilisation of each resource; the line is its limit."
     return [
-        Chart(
-            caption="Utilisation of each resource; the line is its limit.",
-            spec=charts.headroom(model),
-        ),
+        *([Chart(caption=drawn, spec=charts.headroom(model))] if model.resources else []),
         TableBlock(
             caption="Capacity per resource, in requests of this mix",
             columns=("resource", "capacity", "mean", "peak", "headroom", "scaled by", "source"),
@@ -161,13 +160,12 @@ def plan(record: Plan | Excuse) -> list[Block]:
     """Ranked actions, the bundle, and why not the others."""
     if isinstance(record, Excuse):
         return [Text(text=str(record), tone="warn")]
-    blocks: list[Block] = [
-        Chart(
-            caption="Predicted P99 of each action; the dashed line is today's, simulated alike.",
-            spec=charts.actions(record),
-        ),
-        compared(record.measured, record.baseline),
-    ]
+    blocks: list[Block] = []
+    spec = charts.actions(record)
+    if spec is not None:
+        caption = "Predicted P99 of each action; the dashed line is today's, simulated alike."
+        blocks.append(Chart(caption=caption, spec=spec))
+    blocks.append(compared(record.measured, record.baseline))
     chosen = [*record.ranked, *([record.bundle] if record.bundle is not None else [])]
     if chosen:
         blocks.append(_ranked_table(chosen, record.baseline))
@@ -177,7 +175,8 @@ def plan(record: Plan | Excuse) -> list[Block]:
             )
             for item in chosen
         ]
-    blocks.append(_refused_table(record.refused, record.baseline))
+    if record.refused:
+        blocks.append(_refused_table(record.refused, record.baseline))
     blocks += [Text(text=note, tone="muted") for note in record.notes]
     return blocks
 
@@ -186,7 +185,8 @@ def compared(measured: Outcome, simulated: Outcome) -> TableBlock:
     """A recording beside a simulated run: P50, P95, P99, attempts, errors."""
     rows = []
     for key in ("p50", "p95", "p99"):
-        seen, made = measured.e2e_s["all"].get(key), simulated.e2e_s["all"].get(key)
+        seen = measured.e2e_s.get(ALL, {}).get(key)
+        made = simulated.e2e_s.get(ALL, {}).get(key)
         if seen is not None and made is not None:
             off = made.mid / seen.mid - 1 if seen.mid else float("nan")
             rows.append((f"end to end {key.upper()}", seconds(seen), seconds(made), f"{off:+.0%}"))
@@ -216,7 +216,7 @@ def _outcome_cells(outcome: Outcome | None, baseline: Outcome) -> tuple[str, str
         cost = format_usd(outcome.usd_per_success)
         if baseline.usd_per_success:
             cost += f" ({outcome.usd_per_success / baseline.usd_per_success - 1:+.0%})"
-    return seconds(outcome.e2e_s["all"].get("p99")), met, cost
+    return seconds(outcome.e2e_s.get(ALL, {}).get("p99")), met, cost
 
 
 def _ranked_table(items: list[Ranked], baseline: Outcome) -> TableBlock:
@@ -268,24 +268,36 @@ def acceptance(record: Acceptance) -> list[Block]:
             blocks.append(_figures(answer.figures))
     blocks.append(Heading(text="Change of mix", level=2))
     blocks.append(_figures((record.mix_shift,)))
+    if record.same_mix:
+        blocks.append(Heading(text="Under one mix: what the verdict rests on", level=2))
+        blocks.append(_figures(record.same_mix))
     return blocks
 
 
 def _figures(figures: tuple[Figure, ...]) -> TableBlock:
     rows = []
     for figure in figures:
-        change = "–" if figure.change is None else figure.change.format("{:+.1%}".format)
         before, after = (
             "–" if value is None else _in_unit(value, figure.unit)
             for value in (figure.before, figure.after)
         )
-        rows.append((figure.name, before, after, change, figure.finding.value))
+        state = figure.finding.value if figure.judged else "–"
+        rows.append((figure.name, before, after, _change(figure), state))
     return TableBlock(
         caption="",
         columns=("figure", "before", "after", "change", "finding"),
         rows=tuple(rows),
         align="lrrrl",
     )
+
+
+def _change(figure: Figure) -> str:
+    """The relative change, or for shares the difference in points."""
+    if figure.change is not None:
+        return figure.change.format("{:+.1%}".format)
+    if figure.unit != "share" or figure.before is None or figure.after is None:
+        return "–"
+    return f"{(figure.after.mid - figure.before.mid) * 100:+.1f} points"
 
 
 def _in_unit(value: Interval, unit: str) -> str:

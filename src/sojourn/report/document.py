@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import re
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
 from sojourn.records import Record
+
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """Without control characters: a span may be named by anyone, and a terminal obeys them."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 class Heading(Record):

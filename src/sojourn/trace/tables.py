@@ -59,6 +59,24 @@ class Quality(Record):
         return sum(issue.count for issue in self.issues if issue.action == "dropped")
 
 
+def require_requests(tables: Tables) -> None:
+    """Single requests are there to be looked at.
+
+    Raises:
+        InputError: there is none; names the sources and, where rows were dropped, why.
+    """
+    if tables.requests.num_rows:
+        return
+    why = [issue for issue in tables.quality.issues if issue.action == "dropped"]
+    cause = f" ({why[0].count:,} rows dropped: {why[0].reason}, {why[0].example})" if why else ""
+    raise InputError(
+        f"has no requests to look at{cause}",
+        path=", ".join(tables.quality.sources) or None,
+        todo="Aggregates and engine samples alone do not show single requests: add a trace, a"
+        " gateway log or a benchmark's detailed results",
+    )
+
+
 def empty(table: str) -> pa.Table:
     """A table of the schema without rows."""
     return arrow_schema(table).empty_table()

@@ -20,7 +20,7 @@ class Finding(StrEnum):
 
 
 class Figure(Record):
-    """One compared figure. `change` is relative (after/before - 1) and may be absent."""
+    """One compared figure. `change` is relative (after/before - 1); absent for shares."""
 
     name: str
     unit: str
@@ -28,6 +28,9 @@ class Figure(Record):
     after: Interval | None
     change: Interval | None = None
     finding: Finding
+    judged: bool = Field(
+        True, description="False: it has no good direction, or no known noise: only shown."
+    )
 
 
 class Answer(Record):
@@ -47,3 +50,7 @@ class Acceptance(Record):
     accepted: bool | None
     reason: str
     mix_shift: Figure = Field(description="P99 change that the change of mix alone explains.")
+    same_mix: tuple[Figure, ...] = Field(
+        (), description="Before reweighted to the mix of after: the figures the verdict rests on."
+    )
+    unseen: float = Field(0.0, description="Share of after that is of a kind before never had.")

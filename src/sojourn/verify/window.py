@@ -12,6 +12,7 @@ from sojourn.attribution.diagnosis import diagnose
 from sojourn.attribution.records import Breakdown, Diagnosis
 from sojourn.capacity import stations
 from sojourn.config import Config
+from sojourn.plan.columns import floats, texts
 from sojourn.plan.slo import Judged, judge
 from sojourn.plan.usage import Usage, usage
 from sojourn.trace.tables import Tables
@@ -20,13 +21,15 @@ from sojourn.workload.buckets import assign
 from sojourn.workload.profile import profile
 from sojourn.workload.profile_records import Profile
 
+Floats = npt.NDArray[np.float64]
+
 MIN_REQUESTS = 30
 """Fewer requests than this give no verdict on anything."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """What one side of the comparison shows."""
+    """What one side of the comparison shows. Per-request arrays are in arrival order."""
 
     tables: Tables
     config: Config
@@ -35,12 +38,16 @@ class Window:
     profile: Profile
     breakdown: Breakdown
     diagnosis: Diagnosis
+    status: npt.NDArray[np.object_]
+    quality: Floats
 
     @property
     def in_peak(self) -> npt.NDArray[np.bool_]:
-        """Which judged requests arrived in the peak window."""
+        """Which judged requests arrived in the peak window (all of a recording that is shorter)."""
         peak = self.profile.arrivals.peak
         arrival = self.judged.arrival_s
+        if peak.requests == len(arrival):
+            return np.ones(len(arrival), dtype=np.bool_)
         inside: npt.NDArray[np.bool_] = (arrival >= peak.start_s) & (
             arrival < peak.start_s + peak.length_s
         )
@@ -52,26 +59,41 @@ class Window:
         peak = self.profile.arrivals.peak
         return peak.requests / peak.length_s
 
-    def status_share(self, *names: str) -> npt.NDArray[np.float64]:
-        """1 for requests that ended so, else 0, in arrival order."""
-        requests = self.tables.requests.sort_by("arrival_s")
-        status = requests.column("status").to_numpy(zero_copy_only=False)
-        return np.isin(status.astype(str), names).astype(float)
-
     @property
-    def usd_per_success(self) -> float | None:
-        """Cost per successful request, dollars; None without a price."""
-        if self.used.usd_per_hour is None or not self.judged.succeeded.any():
+    def rate(self) -> float | None:
+        """Requests per second; None where all arrived at once."""
+        duration = self.judged.duration_s
+        return len(self.judged) / duration if duration > 0 else None
+
+    def status_share(self, *names: str) -> Floats:
+        """1 for requests that ended so, else 0."""
+        return np.isin(self.status, names).astype(float)
+
+    def usd_per_success(self, rate: float | None) -> float | None:
+        """Dollars per successful request at `rate` requests/s; None without a price or a success.
+
+        Replicas are paid by the hour, whatever their load; visits and booked costs by request.
+        """
+        hourly, own = self.used.usd_per_hour, self.rate
+        share = float(self.judged.succeeded.mean()) if len(self.judged) else 0.0
+        if hourly is None or own is None or rate is None or share <= 0:
             return None
-        hours = self.judged.duration_s / S_PER_HOUR
-        return self.used.usd_per_hour * hours / float(self.judged.succeeded.sum())
+        deployment = self.config.deployment
+        fixed = (deployment.usd_per_replica_hour or 0.0) * deployment.replicas
+        by_request = max(0.0, hourly - fixed) / own
+        return (fixed / rate + by_request) / (share * S_PER_HOUR)
 
 
 def open_window(tables: Tables, config: Config) -> Window:
-    """Judge, profile and attribute one window."""
+    """Judge, profile and attribute one window.
+
+    Raises:
+        InputError: the tables hold no request.
+    """
     ready, _found = stations.infer(assign(tables, config), config)
     traffic = profile(ready, config)
     where = break_down(ready, config)
+    order = np.argsort(floats(ready.requests, "arrival_s"), kind="stable")
     return Window(
         tables=ready,
         config=config,
@@ -80,4 +102,6 @@ def open_window(tables: Tables, config: Config) -> Window:
         profile=traffic,
         breakdown=where,
         diagnosis=diagnose(where, traffic, config),
+        status=texts(ready.requests, "status", "")[order],
+        quality=floats(ready.requests, "quality")[order],
     )

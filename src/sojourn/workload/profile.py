@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sojourn.config import Config
-from sojourn.errors import InputError
 from sojourn.interval import Interval
 from sojourn.records import Stage
-from sojourn.trace.tables import Tables
+from sojourn.trace.tables import Tables, require_requests
 from sojourn.workload import arrivals, buckets, prefix
 from sojourn.workload.bucket_profiles import bucket_profiles
 from sojourn.workload.concentration import concentrations
@@ -35,12 +34,7 @@ def profile(tables: Tables, config: Config) -> Profile:
     Raises:
         InputError: the tables hold no request.
     """
-    if tables.requests.num_rows == 0:
-        raise InputError(
-            "there are no requests to profile",
-            todo="Aggregates and engine samples alone do not show single requests: add a trace,"
-            " a gateway log or a benchmark's detailed results",
-        )
+    require_requests(tables)
     tables = buckets.assign(tables, config)
     observed = observe(tables)
     names = np.asarray(tables.requests.column("bucket").to_pylist(), dtype=np.str_)
