@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from sojourn.attribution.records import ALL, Breakdown, Diagnosis, RetryReport
 from sojourn.interval import Interval
 from sojourn.records import Bottleneck
@@ -165,14 +167,18 @@ def profile(record: Profile) -> list[Block]:
     """Arrivals, buckets, concentration, prefix reuse."""
     arrivals = record.arrivals
     peak_rate = arrivals.peak.requests / arrivals.peak.length_s
-    spread = ", ".join(f"{value:.3g} at {window}" for window, value in arrivals.dispersion.items())
+    spread = ", ".join(
+        f"{value:.3g} at {window}"
+        for window, value in arrivals.dispersion.items()
+        if not math.isnan(value)
+    )
+    uneven = f" Variance over mean of the counts: {spread} (a Poisson stream has 1)."
     blocks: list[Block] = [
         Text(
             text=(
                 f"{arrivals.requests:,} requests in {format_seconds(arrivals.duration_s)}:"
                 f" {arrivals.rate_per_s:.3g}/s on average, {peak_rate:.3g}/s in the busiest"
-                f" {format_seconds(arrivals.peak.length_s)}. Variance over mean of the counts:"
-                f" {spread} (a Poisson stream has 1)."
+                f" {format_seconds(arrivals.peak.length_s)}.{uneven if spread else ''}"
             )
         ),
         Chart(caption="Arrivals; the peak window is shaded.", spec=charts.arrivals(record)),
