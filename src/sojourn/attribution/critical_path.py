@@ -3,7 +3,7 @@
 `partition` splits [arrival, end] exactly among the stages. It walks back from the end: at each
 instant the critical activity is the child that started before and finishes last; the walk then
 goes on at that child's start, and the same is done inside each child with the time it was given.
-Time of a parent that no child covers is the parent's own (see docs/conventions.md).
+Time of a parent that no child covers is the parent's own (see docs/explanation/conventions.md).
 
 Laws: the parts are >= 0 and sum to end - arrival, whatever the spans look like.
 Source of the rule: critical path over a happens-before order taken from the intervals (CRISP,

@@ -1,4 +1,4 @@
-"""Spans to tables: requests, model calls and stage spans, as docs/conventions.md lays down."""
+"""Spans to tables: requests, model calls and stage spans, as docs/explanation/conventions.md lays down."""
 
 from __future__ import annotations
 
