@@ -162,7 +162,7 @@ def test_engine_capacities_by_hand():
 
 
 def test_fixed_point_holds_little_law():
-    """At the capacity of n slots, lambda x tokens x step time is n (queueing.md section 5)."""
+    """At the capacity of n slots, lambda x tokens x step time is n (Little)."""
     for slots in (2, 8, 16):
         rate = by_name(make_profile(), make_fleet(slots=slots))["batch slots"].capacity_per_s.mid
         decode = 0.010 + (slots - 1) * 0.001

@@ -46,8 +46,8 @@ def test_independent_failures(chance, retries):
     ("attempts", "stops", "trapped"), [(1, False, False), (4, False, True), (4, True, False)]
 )
 def test_a_burst_traps_a_system_that_retries_abandoned_work(attempts, stops, trapped):
-    """Metastable failure: rho = 0.6 is stable, lambda (r+1) = 2.4 mu is not (knowledge: hidden
-    capacity mu / (r+1)). A burst of five seconds ends all good work where timed-out attempts are
+    """Metastable failure: rho = 0.6 is stable, lambda (r+1) = 2.4 mu is not (the hidden
+    capacity is mu / (r+1)). A burst of five seconds ends all good work where timed-out attempts are
     tried four times and their work runs on, for hundreds of seconds after; without retries, or
     where abandoned work stops, the queue drains within a minute or so."""
     rng = np.random.default_rng(1)

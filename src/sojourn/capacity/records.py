@@ -21,7 +21,8 @@ class StepModel(Record):
     with n prompt tokens computed in the step and c their mean context. base(0) is the cost of
     a step without decodes. `base_s`, `slope_s_per_token` are given at `batches` (ascending,
     the first 0) and interpolated linearly, beyond the last extrapolated by its last slope.
-    Source: see knowledge pages; decode form as ITL = intercept + slope * context.
+    Source: decode as ITL = alpha + beta B (llm-d workload-variant-autoscaler, modeling
+    optimisation) and ITL = intercept + slope * context (vLLM blog, 2026-04-22), joined.
     Wrong when: decode and prefill overlap in one kernel below the memory roof (the sum is then
     too long), or outside `valid_batch` and `valid_context`.
     """

@@ -23,7 +23,8 @@ from sojourn.workload.profile_records import Profile
 
 ENGINE_MAX_RHO: Final = 0.9
 """Beyond this share of the slots the two-moment wait is refused: near the cliff it is off by
-more than itself (knowledge of public planners: refuse beyond 0.85 to 0.9, simulate instead)."""
+more than itself (fleet-sim of vllm-project/semantic-router stops at 0.85, llm-d's planner at
+0.9)."""
 SLOT_GAIN: Final = 0.10
 """Slots (or KV) count as the limit when four times as many would carry a tenth more: below that,
 raising the flag buys less than the model's own error."""
@@ -141,7 +142,7 @@ def _curve(engine: EngineModel, asked: Demand) -> _Curve:
     Symbols: P mean prefill time of a call, m mean output tokens, d(B) decode step at batch B and
     the mix's mean context. From t = d(B) + lambda t P (a step carries the prompts that came
     meanwhile) and B = lambda m t (Little). Made monotone: more slots never carry less.
-    Source: derived; the fixed point of queueing.md section 5. Wrong when: prompts wait for whole
+    Source: derived from Little's law and the step time. Wrong when: prompts wait for whole
     prefills (no chunking), or contexts differ so much that the mean misleads.
     """
     prefill = asked.mean(asked.prefill_s(engine.step))

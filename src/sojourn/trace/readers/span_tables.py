@@ -1,4 +1,7 @@
-"""Spans to tables: requests, model calls and stage spans, as docs/explanation/conventions.md lays down."""
+"""Spans to tables: requests, model calls and stage spans.
+
+What each means is laid down in docs/explanation/conventions.md.
+"""
 
 from __future__ import annotations
 
