@@ -143,10 +143,10 @@ def add_engines(plan: Plan) -> str:
         if item.name == SCALE_OUT and item.p99_change_s is not None:
             base = plan.baseline.e2e_s[ALL]["p99"].mid
             change = item.p99_change_s.mid
-            tail = (
-                f"P99 {format_seconds(base)} → {format_seconds(base + change)}"
-                f" for {format_usd(item.price.usd_per_hour)}/h more"
-            )
+            price = f"{format_usd(item.price.usd_per_hour)}/h more"
+            if item.price.unpriced:
+                price = "a price that sojourn.yaml does not tell"
+            tail = f"P99 {format_seconds(base)} → {format_seconds(base + change)} for {price}"
             if isinstance(item, Refused):
                 return f"Adding engine replicas is not recommended: {tail}."
             return f"Adding engine replicas is recommended as well: {tail}."
