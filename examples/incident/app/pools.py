@@ -33,19 +33,23 @@ class WorkerPool:
         self._workers = asyncio.Semaphore(config.workers)
         self._jobs: set[asyncio.Task[object]] = set()
 
-    async def run(self, work: Callable[[], T], *, label: str) -> tuple[T, float]:
-        """Run one job; return its result and the seconds waited for a worker.
+    async def run(
+        self, work: Callable[[], T], *, label: str, on_wait: Callable[[float], None]
+    ) -> T:
+        """Run one job. `on_wait` is told the seconds waited for a worker, given up or not.
 
         `work` is real and done in a thread; the rest of the service time is the seeded delay
         that stands for a remote back end's own time.
         """
         asked = time.perf_counter()
-        await self._workers.acquire()
-        waited = time.perf_counter() - asked
+        try:
+            await self._workers.acquire()
+        finally:
+            on_wait(time.perf_counter() - asked)
         job = asyncio.create_task(self._serve(work, seeded_delay(self.config, label=label)))
         self._jobs.add(job)
         job.add_done_callback(self._jobs.discard)
-        return await asyncio.shield(job), waited
+        return await asyncio.shield(job)
 
     async def _serve(self, work: Callable[[], T], service_s: float) -> T:
         try:
