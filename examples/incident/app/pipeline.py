@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from opentelemetry.trace import Span, SpanKind
 
 from app.engine import EngineFleet
-from app.pools import WorkerPool
+from app.pools import Job, WorkerPool
 from app.retrieval import KnowledgeBase, Passage, query_for, rerank
 from app.task import Task, context_before_call
 from app.telemetry import AttributeValue, span
@@ -71,7 +71,7 @@ class Attempt:
         with span("retrieval kb", attributes, SpanKind.CLIENT) as opened:
             return await self._backends.pools["retrieval"].run(
                 lambda: self._backends.knowledge.search(query),
-                label=f"{self._label} retrieval",
+                job=Job(f"{self._label} retrieval", self._task.at_s),
                 on_wait=_noted(opened),
             )
 
@@ -82,7 +82,7 @@ class Attempt:
         with span(name, {"openinference.span.kind": "RERANKER"}, SpanKind.CLIENT) as opened:
             return await self._backends.pools["rerank"].run(
                 lambda: rerank(query, passages, keep),
-                label=f"{self._label} {name}",
+                job=Job(f"{self._label} {name}", self._task.at_s),
                 on_wait=_noted(opened),
             )
 
@@ -122,7 +122,7 @@ class Attempt:
         with span(f"execute_tool {name}", attributes) as opened:
             await self._backends.pools["tools"].run(
                 lambda: len(name),
-                label=f"{self._label} turn {turn} tool {name}",
+                job=Job(f"{self._label} turn {turn} tool {name}", self._task.at_s),
                 on_wait=_noted(opened),
             )
 

@@ -14,10 +14,13 @@ from typing import Any
 import yaml
 from app.config import Scenario
 
-from recorder.machine import EngineFlags, Replica
+from recorder.machine import HERE, EngineFlags, Replica
 from recorder.receiver import OtlpReceiver, write_lines
 from recorder.sampler import EngineSampler
 from recorder.summary import summarize
+
+LOGS = HERE / "logs"
+"""The engines' own log lines, apart from the recordings: a metrics scrape says the same."""
 
 
 @dataclass
@@ -59,7 +62,10 @@ class Recording:
         folder.mkdir(parents=True)
         write_lines(spans, folder / "spans.otlp.jsonl.gz")
         self.sampler.write(folder / "engine_samples.parquet")
-        _write_engine_log(self.replicas[0].log, folder / "engine.log.gz")
+        _write_settings(self.scenario.name, len(self.replicas), folder / "sojourn.yaml")
+        LOGS.mkdir(exist_ok=True)
+        log = LOGS / f"{self.scenario.name}-{target.name}.log.gz"
+        _write_engine_log(self.replicas[0].log, log)
         text = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)
         (folder / "recording.yaml").write_text(text, encoding="utf-8")
         shutil.rmtree(target, ignore_errors=True)
@@ -140,6 +146,13 @@ def _without_probes(resource_spans: list[dict[str, Any]]) -> list[dict[str, Any]
             ]
         resource["scopeSpans"] = [scope for scope in resource["scopeSpans"] if scope["spans"]]
     return [resource for resource in resource_spans if resource["scopeSpans"]]
+
+
+def _write_settings(scenario: str, replicas: int, target: Path) -> None:
+    """Write what sojourn is told of this run: its scenario's settings, with its replicas."""
+    source = HERE / "scenarios" / f"{scenario}.sojourn.yaml"
+    text = source.read_text(encoding="utf-8")
+    target.write_text(text.replace("replicas: 1", f"replicas: {replicas}"), encoding="utf-8")
 
 
 def _write_engine_log(source: Path, target: Path) -> None:
