@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from app.task import FIRST_WORD, VOCABULARY
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -18,9 +19,8 @@ def make_model(folder: Path) -> Path:
     vocabulary |= {f"w{number}": number for number in range(FIRST_WORD, VOCABULARY)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>"
-    )
+    wrapper: Any = PreTrainedTokenizerFast
+    fast = wrapper(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
     fast.save_pretrained(folder)
     shutil.copy(CONFIG, folder / "config.json")
     return folder

@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gzip
 import logging
 import os
-import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
 from app.config import Scenario, load_scenario
 from loadgen import drive
 from make_model import make_model
+from recorder.folder import Outcome, Recording
 from recorder.machine import (
     HERE,
     EngineFlags,
@@ -35,9 +33,8 @@ from recorder.machine import (
     wait_for,
 )
 from recorder.probe import probe
-from recorder.receiver import OtlpReceiver, write_lines
+from recorder.receiver import OtlpReceiver
 from recorder.sampler import EngineSampler, cpu_seconds, machine_cpu_seconds
-from recorder.summary import summarize
 from workload import make_tasks
 
 RECORDINGS = HERE.parent.parent / "src" / "sojourn" / "recordings"
@@ -45,6 +42,7 @@ REPLICAS = {"before": 1, "after": 2}
 SCENARIOS = ("incident", "saturated")
 CPU_BUDGET = 0.8
 APP_PORT, OTLP_PORT = 8_200, 8_318
+GATEWAY = f"http://127.0.0.1:{APP_PORT}"
 log = logging.getLogger("record")
 
 
@@ -56,209 +54,108 @@ class Run:
     variant: str
     target: Path
 
+    @property
+    def scenario_file(self) -> Path:
+        """Where the scenario's settings are."""
+        return HERE / "scenarios" / f"{self.scenario}.yaml"
+
 
 @dataclass
-class Outcome:
-    """What a run leaves in memory before it is written."""
+class Bench:
+    """The processes of one run."""
 
-    started_s: float
-    statuses: dict[str, int]
-    late_s: float
-    other_cpu_share: float
-    stolen_cpu_share: float
-    probes: dict[str, dict[str, dict[str, float]]]
+    machine: Machine
+    replicas: list[Replica] = field(default_factory=list)
+    gateway: subprocess.Popen[bytes] | None = None
+
+    def start(self, run: Run, otlp: str, flags: EngineFlags) -> None:
+        """Start the replicas, give each its share of the processor, then start the gateway."""
+        model = make_model(self.machine.scratch / "model")
+        self.replicas = [
+            start_engine(self.machine, index, model, otlp, flags)
+            for index in range(REPLICAS[run.variant])
+        ]
+        for core, replica in enumerate(self.replicas):
+            settle(self.machine, replica, core, CPU_BUDGET)
+        command = [sys.executable, "-m", "app.gateway", f"--otlp={otlp}", f"--port={APP_PORT}"]
+        command += ["--scenario", str(run.scenario_file)]
+        command += [f"--engine={replica.url}" for replica in self.replicas]
+        self.gateway = self.machine.spawn(command, self.machine.scratch / "gateway.log", {})
+        wait_for(f"{GATEWAY}/health", self.gateway, timeout_s=60)
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time used so far by this run, the recorder included, s."""
+        pids = [os.getpid()] + ([self.gateway.pid] if self.gateway else [])
+        for replica in self.replicas:
+            pids += [replica.api_pid, replica.core_pid]
+        return sum(map(cpu_seconds, pids))
+
+    async def probe(self) -> dict[str, dict[str, float]]:
+        """Return how fast each idle replica is now."""
+        return {replica.name: await probe(replica.url) for replica in self.replicas}
 
 
-def record(run: Run, scratch: Path, flags: EngineFlags) -> dict[str, Any]:
+def record(run: Run, flags: EngineFlags) -> dict[str, Any]:
     """Make one recording and write its folder; return what `recording.yaml` holds."""
-    scenario = load_scenario(HERE / "scenarios" / f"{run.scenario}.yaml")
-    model = make_model(scratch / "model")
-    machine = Machine(scratch)
-    if not raise_priority():
-        machine.notes.append("no permission to raise priority: other processes may have interfered")
-    try:
-        return asyncio.run(_record(run, scenario, machine, (model, flags)))
-    finally:
-        machine.stop()
+    with tempfile.TemporaryDirectory(prefix="sojourn-record-") as scratch:
+        bench = Bench(Machine(Path(scratch)))
+        if not raise_priority():
+            bench.machine.notes.append("priority not raised: other processes may have interfered")
+        try:
+            return asyncio.run(_record(run, bench, flags))
+        finally:
+            bench.machine.stop()
 
 
-async def _record(
-    run: Run, scenario: Scenario, machine: Machine, engine: tuple[Path, EngineFlags]
-) -> dict[str, Any]:
-    model, flags = engine
+async def _record(run: Run, bench: Bench, flags: EngineFlags) -> dict[str, Any]:
+    scenario = load_scenario(run.scenario_file)
     receiver = OtlpReceiver()
     otlp = await receiver.start(OTLP_PORT)
-    count = REPLICAS[run.variant]
-    replicas = [start_engine(machine, i, model, otlp, flags) for i in range(count)]
-    for core, replica in enumerate(replicas):
-        await asyncio.to_thread(settle, machine, replica, core, CPU_BUDGET)
-    gateway = _start_gateway(run, machine, replicas, otlp)
-    await asyncio.to_thread(
-        wait_for, f"http://127.0.0.1:{APP_PORT}/health", gateway, timeout_s=60
-    )
+    await asyncio.to_thread(bench.start, run, otlp, flags)
     log.info("%s/%s: up, driving %.0f s", run.scenario, run.variant, scenario.load.duration_s)
-    sampler = EngineSampler(replicas)
-    outcome = await _drive(scenario, sampler, (machine, replicas, gateway))
-    await asyncio.to_thread(machine.stop)
+    sampler = EngineSampler(bench.replicas)
+    outcome = await _drive(scenario, sampler, bench)
+    await asyncio.to_thread(bench.machine.stop)
     await receiver.stop()
-    return _write(run, (scenario, flags), (outcome, sampler, receiver), (machine, replicas))
+    return Recording(
+        scenario=scenario,
+        variant=run.variant,
+        flags=flags,
+        replicas=bench.replicas,
+        outcome=outcome,
+        sampler=sampler,
+        receiver=receiver,
+        notes=bench.machine.notes,
+    ).write(run.target)
 
 
-def _start_gateway(
-    run: Run, machine: Machine, replicas: list[Replica], otlp: str
-) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "app.gateway", f"--otlp={otlp}", f"--port={APP_PORT}"]
-    command += ["--scenario", str(HERE / "scenarios" / f"{run.scenario}.yaml")]
-    command += [f"--engine={replica.url}" for replica in replicas]
-    return machine.spawn(command, machine.scratch / "gateway.log", {})
-
-
-async def _drive(
-    scenario: Scenario,
-    sampler: EngineSampler,
-    running: tuple[Machine, list[Replica], subprocess.Popen[bytes]],
-) -> Outcome:
+async def _drive(scenario: Scenario, sampler: EngineSampler, bench: Bench) -> Outcome:
     """Probe, drive the load to its last answer, probe again; meanwhile sample."""
-    _, replicas, gateway = running
-    before = {replica.name: await probe(replica.url) for replica in replicas}
-    pids = [os.getpid(), gateway.pid]
-    pids += [pid for replica in replicas for pid in (replica.api_pid, replica.core_pid)]
+    before = await bench.probe()
     sampling = asyncio.create_task(sampler.run())
     await asyncio.sleep(2.0)
-    clock, own = machine_cpu_seconds(), sum(map(cpu_seconds, pids))
+    clock, own = machine_cpu_seconds(), bench.cpu_seconds()
     started, since = time.time(), time.monotonic()
-    url = f"http://127.0.0.1:{APP_PORT}/v1/task"
-    statuses, late = await drive(make_tasks(scenario.load), url)
+    statuses, late = await drive(make_tasks(scenario.load), f"{GATEWAY}/v1/task")
     passed = (time.monotonic() - since) * (os.cpu_count() or 1)
     busy, stolen = (b - a for a, b in zip(clock, machine_cpu_seconds(), strict=True))
-    others = busy - (sum(map(cpu_seconds, pids)) - own)
+    others = busy - (bench.cpu_seconds() - own)
     await asyncio.sleep(2.0)
     sampling.cancel()
-    after = {replica.name: await probe(replica.url) for replica in replicas}
     return Outcome(
         started_s=started,
         statuses={str(status): n for status, n in sorted(statuses.items())},
         late_s=late,
         other_cpu_share=max(0.0, others) / passed,
         stolen_cpu_share=stolen / passed,
-        probes={"before": before, "after": after},
+        probes={"before": before, "after": await bench.probe()},
     )
 
 
-def _write(
-    run: Run,
-    settings: tuple[Scenario, EngineFlags],
-    results: tuple[Outcome, EngineSampler, OtlpReceiver],
-    running: tuple[Machine, list[Replica]],
-) -> dict[str, Any]:
-    """Write the folder beside its place, then move it there in one step."""
-    scenario, flags = settings
-    outcome, sampler, receiver = results
-    machine, replicas = running
-    spans, dropped = receiver.resource_spans()
-    spans = _since(spans, outcome.started_s)
-    peak = _peak_window(scenario, outcome.started_s)
-    facts = _facts(run, settings, (outcome, sampler), running)
-    facts |= summarize(spans, peak)
-    facts["left_out_spans"] = dict(dropped)
-    folder = run.target.with_name(f".{run.target.name}.new")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    write_lines(spans, folder / "spans.otlp.jsonl.gz")
-    sampler.write(folder / "engine_samples.parquet")
-    _write_engine_log(replicas[0].log, folder / "engine.log.gz")
-    text = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)
-    (folder / "recording.yaml").write_text(text, encoding="utf-8")
-    shutil.rmtree(run.target, ignore_errors=True)
-    folder.rename(run.target)
-    return facts
-
-
-def _since(resource_spans: list[dict[str, Any]], start_s: float) -> list[dict[str, Any]]:
-    """Leave out the probes' engine spans: those that have no parent."""
-    for resource in resource_spans:
-        for scope in resource["scopeSpans"]:
-            scope["spans"] = [
-                span
-                for span in scope["spans"]
-                if span["name"] != "llm_request" or "parentSpanId" in span
-            ]
-        resource["scopeSpans"] = [scope for scope in resource["scopeSpans"] if scope["spans"]]
-    return [resource for resource in resource_spans if resource["scopeSpans"]]
-
-
-def _peak_window(scenario: Scenario, started_s: float) -> tuple[float, float]:
-    """Return the plateau: the phase with the highest constant rate, in epoch seconds."""
-    best, window, at = 0.0, (0.0, 0.0), 0.0
-    for length, first, last in scenario.load.phases:
-        if first == last and first > best:
-            best, window = first, (started_s + at, started_s + at + length)
-        at += length
-    return window
-
-
-def _facts(
-    run: Run,
-    settings: tuple[Scenario, EngineFlags],
-    results: tuple[Outcome, EngineSampler],
-    running: tuple[Machine, list[Replica]],
-) -> dict[str, Any]:
-    scenario, flags = settings
-    outcome, sampler = results
-    machine, replicas = running
-    peak = _peak_window(scenario, outcome.started_s)
-    queries = sampler.grown("prefix_query_tokens_total")
-    return {
-        "scenario": scenario.name,
-        "title": scenario.title,
-        "variant": run.variant,
-        "replicas": len(replicas),
-        "started_epoch_s": round(outcome.started_s, 3),
-        "peak_window_epoch_s": [round(value, 3) for value in peak],
-        "seed": scenario.load.seed,
-        "duration_s": scenario.load.duration_s,
-        "rate_plan": [
-            {"seconds": length, "from_per_s": first, "to_per_s": last}
-            for length, first, last in scenario.load.phases
-        ],
-        "gateway": asdict(scenario.gateway),
-        "pools": {name: asdict(pool) for name, pool in scenario.pools.items()},
-        "versions": {"vllm": version("vllm"), "python": sys.version.split()[0]},
-        "layout": {
-            "core_process_cpu_budget": replicas[0].cpu_budget,
-            "cores": "one engine core process per core; all else on what is left of both",
-            "processors": os.cpu_count(),
-        },
-        "engine": asdict(flags),
-        "answers_by_status": outcome.statuses,
-        "engine_busy_at_peak": round(sampler.mean("gpu_busy", peak), 3),
-        "api_server_busy_at_peak": round(sampler.mean("host_cpu", peak), 3),
-        "kv_usage_max": round(sampler.peak("kv_usage"), 3),
-        "waiting_max": sampler.peak("waiting"),
-        "preemptions": sampler.grown("preemptions_total"),
-        "prefix_hit_share": round(sampler.grown("prefix_hit_tokens_total") / max(queries, 1.0), 3),
-        "noise": {
-            "other_processes_cpu_share": round(outcome.other_cpu_share, 4),
-            "stolen_cpu_share": round(outcome.stolen_cpu_share, 4),
-            "generator_late_at_most_s": round(outcome.late_s, 4),
-            "probes": outcome.probes,
-            "notes": machine.notes,
-        },
-    }
-
-
-def _write_engine_log(source: Path, target: Path) -> None:
-    """Keep the engine's own stats lines, as it wrote them."""
-    lines = source.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-    kept = "".join(line for line in lines if "throughput:" in line)
-    with target.open("wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
-        packed.write(kept.encode())
-
-
-def all_runs(only: str | None, controls: int) -> list[Run]:
+def all_runs(only: str | None, first: int, controls: int) -> list[Run]:
     """Return the runs to make: mains and controls alternate, so that drift shows in both."""
     runs = []
-    for number in range(controls + 1):
+    for number in range(first, controls + 1):
         for scenario in SCENARIOS:
             for variant in REPLICAS:
                 if number == 0:
@@ -269,20 +166,28 @@ def all_runs(only: str | None, controls: int) -> list[Run]:
     return [run for run in runs if only is None or f"{run.scenario}/{run.variant}" == only]
 
 
+def _interrupt(_number: int, _frame: object) -> None:
+    """Leave by way of every `finally`, so that what was started is stopped."""
+    raise SystemExit("stopped by a signal")
+
+
 def main() -> None:
     """Parse the command line and record."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", metavar="SCENARIO/VARIANT", help="e.g. incident/before")
     parser.add_argument("--controls", type=int, default=1, help="repeats of each run (default 1)")
+    parser.add_argument("--first", type=int, default=0, help="0: main runs first, 1: controls only")
     parser.add_argument("--to", type=Path, help="write the one run chosen by --only here")
     arguments = parser.parse_args()
-    runs = all_runs(arguments.only, 0 if arguments.to else arguments.controls)
+    signal.signal(signal.SIGTERM, _interrupt)
+    runs = all_runs(arguments.only, arguments.first, 0 if arguments.to else arguments.controls)
+    if not runs:
+        parser.error(f"no such run: {arguments.only}")
     if arguments.to:
         runs = [Run(run.scenario, run.variant, arguments.to) for run in runs]
     for run in runs:
-        with tempfile.TemporaryDirectory(prefix="sojourn-record-") as scratch:
-            facts = record(run, Path(scratch), EngineFlags())
+        facts = record(run, EngineFlags())
         log.info("%s -> %s, E2E %s", run.variant, run.target, facts["e2e_s"])
 
 

@@ -11,7 +11,8 @@ from app.task import Call, Task
 TOOLS = ("search_orders", "run_sql", "fetch_page", "calculator")
 PARALLEL_TOOLS_SHARE = 0.4
 SESSIONS = 24
-WORDS_PER_TURN = 90
+WORDS_PER_TURN = 60
+SESSION_WORDS_KEPT = 240
 WORDS_PER_IMAGE = 144
 URGENT_SHARE = 0.1
 
@@ -20,9 +21,7 @@ def make_tasks(load: LoadConfig) -> list[Task]:
     """Return the whole request list; the same load configuration gives the same list."""
     rng = random.Random(load.seed)
     turns: dict[str, int] = {}
-    return [
-        _make_task(load, rng, turns, arrival) for arrival in enumerate(_arrivals(load, rng))
-    ]
+    return [_make_task(load, rng, turns, arrival) for arrival in enumerate(_arrivals(load, rng))]
 
 
 def _arrivals(load: LoadConfig, rng: random.Random) -> Iterator[float]:
@@ -69,7 +68,7 @@ def _make_task(
         calls=calls,
         system_words=load.system_words,
         session=session,
-        session_words=min(900, WORDS_PER_TURN * turns[session]) if session is not None else 0,
+        session_words=min(SESSION_WORDS_KEPT, WORDS_PER_TURN * turns.get(session or "", 0)),
         image_tokens=images * WORDS_PER_IMAGE,
         images=images,
         tools=tuple(_tools(rng) for _ in range(count - 1)) if name == "tool_agent" else (),

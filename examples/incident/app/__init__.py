@@ -1,1 +1,1 @@
-"""The application under observation: a gateway in front of retrieval, rerank, tools and an LLM engine."""
+"""The application under observation: a gateway over retrieval, rerank, tools and an engine."""

@@ -14,12 +14,21 @@ class PoolConfig:
     """A back end with a fixed number of workers and a lognormal service time.
 
     `median_s` and `sigma` describe the time one job occupies a worker:
-    exp(N(ln median_s, sigma)).
+    exp(N(ln median_s, sigma)). Jobs of requests that the load plan lets arrive in
+    [slow_from_s, slow_to_s) take `slow_factor` times as long: the back end is shared, and its
+    other users have their peak then too.
     """
 
     workers: int
     median_s: float
     sigma: float
+    slow_from_s: float = 0.0
+    slow_to_s: float = 0.0
+    slow_factor: float = 1.0
+
+    def level(self, at_s: float) -> float:
+        """Return how many times as long a job takes for a request planned at `at_s`."""
+        return self.slow_factor if self.slow_from_s <= at_s < self.slow_to_s else 1.0
 
 
 @dataclass(frozen=True)

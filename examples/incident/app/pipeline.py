@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from opentelemetry.trace import SpanKind
+from opentelemetry.trace import Span, SpanKind
 
 from app.engine import EngineFleet
-from app.pools import WorkerPool
+from app.pools import Job, WorkerPool
 from app.retrieval import KnowledgeBase, Passage, query_for, rerank
 from app.task import Task, context_before_call
 from app.telemetry import AttributeValue, span
@@ -68,22 +69,22 @@ class Attempt:
             "gen_ai.data_source.id": "kb",
         }
         with span("retrieval kb", attributes, SpanKind.CLIENT) as opened:
-            passages, waited = await self._backends.pools["retrieval"].run(
-                lambda: self._backends.knowledge.search(query), label=f"{self._label} retrieval"
+            return await self._backends.pools["retrieval"].run(
+                lambda: self._backends.knowledge.search(query),
+                job=Job(f"{self._label} retrieval", self._task.at_s),
+                on_wait=_noted(opened),
             )
-            opened.set_attribute("sojourn.wait_s", round(waited, 6))
-        return passages
 
     async def _rerank(
         self, query: str, passages: list[Passage], which: str, keep: int
     ) -> list[Passage]:
         name = f"rerank {which}"
         with span(name, {"openinference.span.kind": "RERANKER"}, SpanKind.CLIENT) as opened:
-            kept, waited = await self._backends.pools["rerank"].run(
-                lambda: rerank(query, passages, keep), label=f"{self._label} {name}"
+            return await self._backends.pools["rerank"].run(
+                lambda: rerank(query, passages, keep),
+                job=Job(f"{self._label} {name}", self._task.at_s),
+                on_wait=_noted(opened),
             )
-            opened.set_attribute("sojourn.wait_s", round(waited, 6))
-        return kept
 
     async def _chat(self, turn: int) -> None:
         task, fleet = self._task, self._backends.fleet
@@ -119,7 +120,13 @@ class Attempt:
             "gen_ai.tool.name": name,
         }
         with span(f"execute_tool {name}", attributes) as opened:
-            _, waited = await self._backends.pools["tools"].run(
-                lambda: len(name), label=f"{self._label} turn {turn} tool {name}"
+            await self._backends.pools["tools"].run(
+                lambda: len(name),
+                job=Job(f"{self._label} turn {turn} tool {name}", self._task.at_s),
+                on_wait=_noted(opened),
             )
-            opened.set_attribute("sojourn.wait_s", round(waited, 6))
+
+
+def _noted(opened: Span) -> Callable[[float], None]:
+    """Return what writes the wait for a worker on a span."""
+    return lambda waited_s: opened.set_attribute("sojourn.wait_s", round(waited_s, 6))

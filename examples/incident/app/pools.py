@@ -7,6 +7,7 @@ import math
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from app.config import PoolConfig
@@ -14,9 +15,18 @@ from app.config import PoolConfig
 T = TypeVar("T")
 
 
-def seeded_delay(pool: PoolConfig, *, label: str) -> float:
+def seeded_delay(pool: PoolConfig, *, label: str, at_s: float) -> float:
     """Draw a lognormal service time, s; the same label gives the same time in every run."""
-    return math.exp(random.Random(label).gauss(math.log(pool.median_s), pool.sigma))
+    drawn = math.exp(random.Random(label).gauss(math.log(pool.median_s), pool.sigma))
+    return drawn * pool.level(at_s)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Whose job it is: a label that seeds its time, and when the load plan had it arrive."""
+
+    label: str
+    at_s: float
 
 
 class WorkerPool:
@@ -33,19 +43,22 @@ class WorkerPool:
         self._workers = asyncio.Semaphore(config.workers)
         self._jobs: set[asyncio.Task[object]] = set()
 
-    async def run(self, work: Callable[[], T], *, label: str) -> tuple[T, float]:
-        """Run one job; return its result and the seconds waited for a worker.
+    async def run(self, work: Callable[[], T], *, job: Job, on_wait: Callable[[float], None]) -> T:
+        """Run one job. `on_wait` is told the seconds waited for a worker, given up or not.
 
         `work` is real and done in a thread; the rest of the service time is the seeded delay
         that stands for a remote back end's own time.
         """
         asked = time.perf_counter()
-        await self._workers.acquire()
-        waited = time.perf_counter() - asked
-        job = asyncio.create_task(self._serve(work, seeded_delay(self.config, label=label)))
-        self._jobs.add(job)
-        job.add_done_callback(self._jobs.discard)
-        return await asyncio.shield(job), waited
+        try:
+            await self._workers.acquire()
+        finally:
+            on_wait(time.perf_counter() - asked)
+        delay = seeded_delay(self.config, label=job.label, at_s=job.at_s)
+        running = asyncio.create_task(self._serve(work, delay))
+        self._jobs.add(running)
+        running.add_done_callback(self._jobs.discard)
+        return await asyncio.shield(running)
 
     async def _serve(self, work: Callable[[], T], service_s: float) -> T:
         try:

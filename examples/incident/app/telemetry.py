@@ -20,7 +20,8 @@ SCOPE = "sojourn.example.incident"
 
 def start_telemetry(endpoint: str) -> TracerProvider:
     """Export spans to `endpoint` (OTLP over HTTP, protobuf). Shut the provider down at the end."""
-    provider = TracerProvider(resource=Resource.create({"service.name": "gateway"}))
+    identity = {"service.name": "gateway", "service.instance.id": "gateway-0"}
+    provider = TracerProvider(resource=Resource.create(identity))
     exporter = OTLPSpanExporter(endpoint=endpoint)
     provider.add_span_processor(
         BatchSpanProcessor(exporter, max_queue_size=65_536, schedule_delay_millis=1_000)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup/cpu")
 PERIOD_US = 10_000
+SHARES = 88_761
+"""The weight of a process of the highest priority: without it the group would weigh only 1024."""
 HERE = Path(__file__).resolve().parent.parent
 CORE_NAME = "VLLM::EngineCor"
 """The kernel's (15 character) name of vLLM's engine core process."""
@@ -76,7 +78,9 @@ class Machine:
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
     groups: list[Path] = field(default_factory=list)
 
-    def spawn(self, command: list[str], log: Path, extra: dict[str, str]) -> subprocess.Popen[bytes]:
+    def spawn(
+        self, command: list[str], log: Path, extra: dict[str, str]
+    ) -> subprocess.Popen[bytes]:
         """Start a process with its output in a file."""
         environment = {**os.environ, **extra}
         with log.open("wb") as out:
@@ -96,6 +100,7 @@ class Machine:
             self.groups.append(group)
             (group / "cpu.cfs_period_us").write_text(str(PERIOD_US), encoding="ascii")
             (group / "cpu.cfs_quota_us").write_text(str(int(PERIOD_US * budget)), encoding="ascii")
+            (group / "cpu.shares").write_text(str(SHARES), encoding="ascii")
             (group / "cgroup.procs").write_text(str(pid), encoding="ascii")
         except OSError as error:
             self.notes.append(f"no CPU quota ({error.strerror}): engine core {core} is only pinned")
@@ -118,7 +123,9 @@ class Machine:
         self.groups.clear()
 
 
-def start_engine(machine: Machine, index: int, model: Path, otlp: str, flags: EngineFlags) -> Replica:
+def start_engine(
+    machine: Machine, index: int, model: Path, otlp: str, flags: EngineFlags
+) -> Replica:
     """Start replica `index` on core `index`; it is not up yet (see `settle`)."""
     name, port = f"vllm-{index}", 8_123 + index
     # One process for scheduling and forward pass: vLLM's separate CPU worker would spin while it

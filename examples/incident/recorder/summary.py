@@ -59,7 +59,9 @@ def _stage_percentiles(
 ) -> dict[str, dict[str, float]]:
     result = {}
     for stage in STAGES:
-        chosen = [s for s in spans if s["name"].startswith(stage) and peak[0] <= _start(s) < peak[1]]
+        chosen = [
+            s for s in spans if s["name"].startswith(stage) and peak[0] <= _start(s) < peak[1]
+        ]
         if chosen:
             result[stage] = _percentiles(chosen)
     for part in ("queue", "model_prefill", "model_decode"):
