@@ -15,6 +15,7 @@ from pathlib import Path
 import aiohttp
 from app.config import load_scenario
 from app.task import Task
+
 from workload import make_tasks
 
 

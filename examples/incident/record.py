@@ -35,6 +35,7 @@ from recorder.machine import (
 from recorder.probe import probe
 from recorder.receiver import OtlpReceiver
 from recorder.sampler import EngineSampler, cpu_seconds, machine_cpu_seconds
+
 from workload import make_tasks
 
 RECORDINGS = HERE.parent.parent / "src" / "sojourn" / "recordings"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 import yaml
 from tests.capacity.engine_loop import Load, Loop
@@ -80,11 +81,18 @@ def test_the_retrieval_pool_and_the_retries_are_recognised(before):
     _, models = stations.infer(before, Config())
     told = setting["pools"]["retrieval"]
     found = models["retrieval kb"]
-    mean = told["median_s"] * np.exp(told["sigma"] ** 2 / 2)
-    assert found.servers == told["workers"]
+    waits = before.spans.filter(pc.equal(before.spans.column("name"), "retrieval kb"))
+    waited = np.nan_to_num(waits.column("wait_s").to_numpy(zero_copy_only=False)) > 0.01
+    # a pool in which few had to wait need not show its limit, but never a wrong one
+    assert found.servers == told["workers"] or (found.servers is None and waited.mean() < 0.05)
+    levels = [factor for _start, factor in found.drift]
+    calm, slow = np.quantile(levels, [0.2, 0.8])
+    assert slow / calm == pytest.approx(told["slow_factor"], rel=0.2)
     # work longer than the attempt's timeout is never seen to its end
-    assert found.service_s.p50 == pytest.approx(told["median_s"], rel=0.15)
-    assert found.service_s.mean == pytest.approx(mean, rel=0.2)
+    level = found.service_s.p50 * calm
+    assert level == pytest.approx(told["median_s"], rel=0.2)
+    mean = told["median_s"] * np.exp(told["sigma"] ** 2 / 2)
+    assert calm * np.mean(found.service_samples_s) == pytest.approx(mean, rel=0.2)
     policy, gateway = retries.detect(before, Config()), setting["gateway"]
     assert policy.attempt_timeout_s == pytest.approx(gateway["attempt_timeout_s"], rel=0.02)
     assert policy.max_attempts == gateway["max_attempts"]

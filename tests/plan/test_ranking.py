@@ -114,12 +114,21 @@ def test_the_same_numbers_without_an_engine_verdict_do_not_buy_gpus(inside, buil
     assert refused["more_slots"].excuse.collect == ("record an hour",)
 
 
-def test_the_bundle_is_as_good_as_its_best_part(outside_plan):
-    bundle = outside_plan.bundle
+def test_nothing_is_bundled_where_one_action_holds_the_slo_alone(outside, outside_plan):
+    wanted = outside.config.slo["default"].percentile
+    alone = [r.name for r in outside_plan.ranked if r.outcome.attainment["all"].low >= wanted]
+    assert "degrade_on_timeout" in alone  # it takes the place of the retries it implies
+    assert outside_plan.bundle is None
+
+
+def test_the_bundle_is_better_than_its_parts_and_ends_where_the_slo_is_held(outside):
+    parts = (action("no_blind_retries"), action("more_slots"), action("fewer_attempts"))
+    plan = rank(replace(outside, actions=(*parts, action("no_second_rerank_at_peak"))))
+    bundle = plan.bundle
     assert bundle is not None
-    best = max(r.outcome.attainment["all"].mid for r in outside_plan.ranked)
-    assert bundle.outcome.attainment["all"].mid >= best - 0.02
-    assert "no_blind_retries+degrade" not in bundle.name  # one implies the other
+    assert bundle.name == "no_blind_retries+no_second_rerank_at_peak"
+    best = max(r.outcome.attainment["all"].mid for r in plan.ranked)
+    assert bundle.outcome.attainment["all"].mid >= best
 
 
 def test_model_error_is_said(outside_plan):
