@@ -198,6 +198,9 @@ def main() -> None:
     given = [a for a in sys.argv[1:] if not a.startswith("--")]
     project = Path(__file__).resolve().parent.parent
     root = Path(given[0]) if given else project.parent / "shared" / "data" / "ground_truth"
+    if not root.is_dir():
+        print(f"no measured rows at {root}: nothing to score")
+        return
     sets = {"saturated": usable(saturated(root)), "closed loop": usable(closed_loop(root))}
     for title, rows in sets.items():
         report(f"shipped constants, {title}", rows, EFFICIENCY)

@@ -37,7 +37,8 @@ RELATIVE_ERROR: Final = {
     Provenance.ASSUMED: 0.50,
 }
 """Half-width of a capacity, relative, where no held-out error says better. Catalogue is the
-roofline: nine of ten groups of its accuracy test lie within 30%."""
+roofline: the median error of 65 of the 72 groups that `benchmarks/fit_roofline.py` prints (model,
+dtype, cards, engine) is within 30%."""
 Z_90: Final = 1.645
 
 _BOTTLENECK_OF: Final = {
