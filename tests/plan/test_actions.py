@@ -290,6 +290,14 @@ def test_time_limits_only_on_optional_stations(stream, fleet, context):
     assert limited.stations["kb"].timeout_s is None
 
 
+def test_stage_budgets_reach_every_stage_that_can_answer_in_part(stream, fleet, context):
+    _, limited = action("stage_budgets").apply(stream, fleet, context)
+    for name, station in limited.stations.items():
+        assert station.timeout_s == pytest.approx(fleet.stations[name].service_s.p90)
+        assert station.optional
+    assert not fleet.stations["kb"].optional
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 2))
 def test_twice_the_replicas_never_worsen_the_mean(build, seed, replicas):

@@ -29,6 +29,7 @@ ORDER: Final = (
     "no_second_rerank_at_peak",
     "no_optional_tools_at_peak",
     "stage_limits",
+    "stage_budgets",
     "degrade_on_timeout",
     "async_low_priority",
 )
@@ -52,7 +53,7 @@ def ladder(
     if not steps:
         return ()
     binding = capacity.binding if capacity.resources else None
-    if isinstance(held, Holding):
+    if isinstance(held, Holding) and held.rate_per_s.mid > 0:
         limit: float | None = held.rate_per_s.mid
         basis = "the load at which the SLO breaks"
     elif binding is not None:

@@ -38,6 +38,8 @@ STATION_OF: Final = {
     Bottleneck.GATEWAY: Stage.GATEWAY,
 }
 _OUTSIDE: Final = frozenset(STATION_OF)
+PARTIAL_STAGES: Final = frozenset({Stage.RETRIEVAL.value, Stage.RERANK.value, Stage.TOOL.value})
+"""Stages that can be asked for what they have: passages found, passages ranked, no tool result."""
 ENGINE_BOTTLENECKS: Final = frozenset(
     {
         Bottleneck.QUEUE_ADMISSION,
@@ -90,13 +92,32 @@ def _time_limits(stream: Stream, fleet: Fleet, context: Context) -> Changed | Ex
             " the others would only fail more attempts",
             collect=("set stations.<name>.optional: true where it holds",),
         )
+    return _limited(stream, fleet, optional)
+
+
+def _stage_budgets(stream: Stream, fleet: Fleet, context: Context) -> Changed | Excuse:
+    """Limits on the stages that can answer in part, whether the request can do without or not.
+
+    A stage at its limit gives what it has (fewer passages, no tool result) and the request goes
+    on, degraded.
+    """
+    every = context.named(Bottleneck.RETRY_AMPLIFICATION, Bottleneck.TIMEOUT_TOO_SHORT)
+    candidates = list(fleet.stations.values()) if every else _blamed(fleet, context)
+    partial = [s for s in candidates if s.stage in PARTIAL_STAGES]
+    if not partial:
+        return Excuse(reason="No slow stage is one that can answer in part")
+    return _limited(stream, fleet, partial)
+
+
+def _limited(stream: Stream, fleet: Fleet, stations: list[StationModel]) -> Changed | Excuse:
+    """Each station given up at a percentile of its work, the request going on without the rest."""
     limited = []
-    for station in optional:
+    for station in stations:
         limit = getattr(station.service_s, LIMIT_PERCENTILE)
         if limit > 0 and (station.timeout_s is None or limit < station.timeout_s):
-            limited.append(station.model_copy(update={"timeout_s": limit}))
+            limited.append(station.model_copy(update={"timeout_s": limit, "optional": True}))
     if not limited:
-        return Excuse(reason="Every optional station has a tighter limit today")
+        return Excuse(reason="Every such station has a tighter limit today")
     return stream, _updated(fleet, limited)
 
 
@@ -168,6 +189,20 @@ SYSTEM_ACTIONS: Final = (
         " Dean and Barroso, The tail at scale, CACM 2013 (good enough answers)",
         wrong_when="the stage that is cut off carries the answer",
         live=True,
+    ),
+    Action(
+        name="stage_budgets",
+        title="A time limit for retrieval, rerank and tools (P90 of their work), going on with"
+        " what they have",
+        layer=Layer.SYSTEM,
+        opens_for=_OUTSIDE | {Bottleneck.RETRY_AMPLIFICATION, Bottleneck.TIMEOUT_TOO_SHORT},
+        apply=_stage_budgets,
+        price=fixed(quality="visible", risk="medium", effort="days", note="answers in part"),
+        source="Google SRE book, chapter 22 (deadlines, graceful degradation); Dean and Barroso,"
+        " The tail at scale, CACM 2013 (good enough answers)",
+        wrong_when="a stage cannot answer in part, or the cut part carries the answer",
+        live=True,
+        implies=frozenset({"stage_limits"}),
     ),
     Action(
         name="no_second_rerank_at_peak",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sojourn.attribution.records import ALL
 from sojourn.capacity.records import CapacityModel, Fleet
 from sojourn.interval import Excuse, Interval
-from sojourn.plan.records import Holding, Outcome, Plan, Ranked, Refused
+from sojourn.plan.records import Holding, Outcome, Plan, Ranked, Refused, Rung
 from sojourn.report import charts
 from sojourn.report.answers import words
 from sojourn.report.document import Block, Chart, Heading, TableBlock, Text
@@ -177,8 +177,31 @@ def plan(record: Plan | Excuse) -> list[Block]:
         ]
     if record.refused:
         blocks.append(_refused_table(record.refused, record.baseline))
+    if record.ladder:
+        blocks.append(_ladder_table(record.ladder))
     blocks += [Text(text=note, tone="muted") for note in record.notes]
     return blocks
+
+
+def _ladder_table(rungs: tuple[Rung, ...]) -> TableBlock:
+    def pace(value: float | None) -> str:
+        return "–" if value is None else f"{rate(value)}/s"
+
+    return TableBlock(
+        caption=f"Degrade ladder: what to switch, in order, as load grows ({rungs[0].note})",
+        columns=("", "step", "on at", "off at", "watch"),
+        rows=tuple(
+            (
+                str(rung.order),
+                rung.title,
+                pace(rung.on_rate_per_s),
+                pace(rung.off_rate_per_s),
+                rung.watch,
+            )
+            for rung in rungs
+        ),
+        align="rlrrl",
+    )
 
 
 def compared(measured: Outcome, simulated: Outcome) -> TableBlock:
