@@ -89,7 +89,7 @@ def fleet(seen: Seen) -> Fleet | Excuse:
     """The fleet behind a recording: fitted where the telemetry allows, else from the catalogue."""
     from sojourn.capacity import fleet as fleets  # noqa: PLC0415  (as above)
 
-    return fleets.build(seen.tables, seen.profile, seen.config)
+    return fleets.build(seen.tables, seen.config)
 
 
 def capacity_of(seen: Seen) -> CapacityModel | Excuse:

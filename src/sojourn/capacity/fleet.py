@@ -15,10 +15,9 @@ from sojourn.config import Config, Deployment
 from sojourn.errors import UsageError
 from sojourn.interval import Excuse, Provenance
 from sojourn.trace.tables import Tables
-from sojourn.workload.profile_records import Profile
 
 
-def build(tables: Tables, profile: Profile | None, config: Config) -> Fleet | Excuse:
+def build(tables: Tables, config: Config) -> Fleet | Excuse:
     """The fleet behind these tables.
 
     Step time: fitted to the calls, else a roofline where sojourn.yaml names model and
@@ -56,7 +55,6 @@ def build(tables: Tables, profile: Profile | None, config: Config) -> Fleet | Ex
         usd_per_replica_hour=deployment.usd_per_replica_hour,
         memory=memory,
     )
-    del profile  # the borders' signature; step times need the calls themselves
     _, models = stations.infer(tables, config)
     return Fleet(engine=engine, stations=models, retry=retries.detect(tables, config))
 

@@ -7,7 +7,6 @@ arguments. `wrong_when` says where the effect model fails, as a formula's docstr
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -224,14 +223,6 @@ def prefill_s(step: StepModel, tokens: Floats, cached: Floats) -> Floats:
     new = tokens - cached
     context = new * (cached + new / 2)
     return step.prefill_s_per_token * new + step.prefill_s_per_token_context * context
-
-
-SENTENCE: Final = re.compile(r"[.;]\s")
-
-
-def first_sentence(text: str) -> str:
-    """Up to the first full stop or semicolon."""
-    return SENTENCE.split(text, maxsplit=1)[0].rstrip(".")
 
 
 def engine_load(tables: Tables) -> EngineLoad:
