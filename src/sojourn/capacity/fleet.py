@@ -14,6 +14,7 @@ from sojourn.capacity.records import EngineModel, Fleet, Memory, StepModel
 from sojourn.config import Config, Deployment
 from sojourn.errors import UsageError
 from sojourn.interval import Excuse, Provenance
+from sojourn.trace.arrays import Floats, floats
 from sojourn.trace.tables import Tables
 
 
@@ -105,11 +106,7 @@ def _kv_blocks(
     return deployment.max_num_seqs * math.ceil(longest / deployment.block_size), Provenance.ASSUMED
 
 
-def _contexts(calls: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _contexts(calls: pa.Table) -> Floats:
     """Final context of each call with known tokens."""
-    parts = [
-        calls.column(name).cast(pa.float64()).fill_null(float("nan")).to_numpy()
-        for name in ("input_tokens", "output_tokens")
-    ]
-    total = np.asarray(parts[0] + parts[1], dtype=np.float64)
+    total = floats(calls["input_tokens"]) + floats(calls["output_tokens"])
     return total[np.isfinite(total)]
