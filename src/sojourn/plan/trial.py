@@ -18,9 +18,6 @@ from sojourn.sim.simulate import simulate
 from sojourn.trace.arrays import texts
 from sojourn.workload.stream import Stream
 
-Progress = Callable[[str, float], None]
-"""Called with what is being done and how far it is, 0 to 1."""
-
 
 @dataclass(frozen=True)
 class Trial:
@@ -29,11 +26,6 @@ class Trial:
     judged: Judged
     used: Usage
     load: EngineLoad
-
-
-def silent(_text: str, _fraction: float) -> None:
-    """A progress that tells nothing."""
-    return
 
 
 def trial_of(run: SimRun, config: Config, fleet: Fleet) -> Trial:
