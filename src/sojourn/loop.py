@@ -5,13 +5,14 @@ Each function is one station; `go_round` walks them all. Rooms stay importable o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sojourn.config import Config
 from sojourn.interval import Excuse
+from sojourn.progress import Progress, silent
 
 if TYPE_CHECKING:
     from sojourn.attribution.records import Breakdown, Diagnosis
@@ -22,13 +23,6 @@ if TYPE_CHECKING:
     from sojourn.trace.tables import Tables
     from sojourn.verify.records import Acceptance
     from sojourn.workload.profile_records import Profile
-
-Progress = Callable[[str, float], None]
-"""Called with what is being done and how far it is, 0 to 1."""
-
-
-def _silent(_text: str, _fraction: float) -> None:
-    return
 
 
 @dataclass(frozen=True)
@@ -89,7 +83,7 @@ def fleet(seen: Seen) -> Fleet | Excuse:
     """The fleet behind a recording: fitted where the telemetry allows, else from the catalogue."""
     from sojourn.capacity import fleet as fleets  # noqa: PLC0415  (as above)
 
-    return fleets.build(seen.tables, seen.profile, seen.config)
+    return fleets.build(seen.tables, seen.config)
 
 
 def capacity_of(seen: Seen) -> CapacityModel | Excuse:
@@ -177,7 +171,7 @@ def go_round(
     """The whole loop on one recording; with `after` (tables, config), acceptance as well."""
     from sojourn.report.compose import Findings  # noqa: PLC0415  (as above)
 
-    say = progress or _silent
+    say = progress or silent
     config = config or Config()
     say("attributing", 0.05)
     seen = look(tables, config)

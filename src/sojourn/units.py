@@ -1,7 +1,7 @@
-"""Units: the few conversions the library allows itself, and how figures are written.
+"""Units: the sizes of the larger ones, and how figures and names are written.
 
 Inside the library a duration is seconds as float, memory is bytes as int or GiB as float with
-the unit in the name (`kv_gib`), money is US dollars. Conversion happens at the edge, with these.
+the unit in the name (`kv_gib`), money is US dollars. Conversion happens at the edge.
 """
 
 from __future__ import annotations
@@ -9,33 +9,10 @@ from __future__ import annotations
 import math
 from typing import Final
 
-NS_PER_S: Final = 1_000_000_000
-US_PER_S: Final = 1_000_000
-MS_PER_S: Final = 1_000
 S_PER_HOUR: Final = 3_600.0
 GIB: Final = 1024**3
 GB: Final = 10**9
 TERA: Final = 10**12
-
-
-def ns_to_s(value: float) -> float:
-    """Nanoseconds to seconds."""
-    return value / NS_PER_S
-
-
-def us_to_s(value: float) -> float:
-    """Microseconds to seconds."""
-    return value / US_PER_S
-
-
-def ms_to_s(value: float) -> float:
-    """Milliseconds to seconds."""
-    return value / MS_PER_S
-
-
-def gib(n_bytes: float) -> float:
-    """Bytes to GiB."""
-    return n_bytes / GIB
 
 
 def format_seconds(value: float | None) -> str:

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from sojourn.attribution.engine_use import engine_use
-from sojourn.attribution.infer import floats, phases
+from sojourn.attribution.infer import phases
 from sojourn.attribution.occupancy import Steps
 from sojourn.attribution.peak import windows
 from sojourn.config import Config
+from sojourn.trace.arrays import floats
 from sojourn.trace.tables import Tables, from_rows
 
 

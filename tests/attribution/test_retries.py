@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from sojourn.attribution import spikes
 from sojourn.attribution.attempts import attempts
 from sojourn.attribution.decompose import decompose
-from sojourn.attribution.infer import floats
 from sojourn.attribution.peak import windows
 from sojourn.attribution.retries import report
 from sojourn.config import Config
+from sojourn.trace.arrays import floats
 from sojourn.trace.tables import Tables, from_rows
 
 

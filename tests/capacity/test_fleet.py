@@ -25,7 +25,7 @@ def measured():
 
 
 def test_fit_and_printed_flags(measured):
-    built = fleet.build(measured, None, Config())
+    built = fleet.build(measured, Config())
     assert isinstance(built, Fleet)
     assert built.engine.step.provenance is Provenance.FITTED
     assert built.engine.max_num_seqs == 64
@@ -38,14 +38,14 @@ def test_fit_and_printed_flags(measured):
 
 def test_the_file_wins_over_what_was_printed(measured):
     config = Config.from_dict({"deployment": {"max_num_seqs": 8, "kv_blocks": 77, "replicas": 3}})
-    built = fleet.build(measured, None, config)
+    built = fleet.build(measured, config)
     assert built.engine.max_num_seqs == 8
     assert built.engine.kv_blocks == 77
     assert built.engine.replicas == 3
 
 
 def test_unknown_kv_is_assumed_large_enough_and_says_so(measured):
-    built = fleet.build(replace(measured, meta={}), None, Config())
+    built = fleet.build(replace(measured, meta={}), Config())
     assert built.engine.kv_blocks_provenance is Provenance.ASSUMED
     longest = 4000 + 400
     assert built.engine.kv_blocks * built.engine.block_size >= 200 * longest
@@ -63,7 +63,7 @@ def test_lengths_alone_need_hardware():
         for i in range(100)
     ]
     tables = Tables(calls=from_rows("calls", rows))
-    refusal = fleet.build(tables, None, Config())
+    refusal = fleet.build(tables, Config())
     assert isinstance(refusal, Excuse)
     assert "accelerator" in " ".join(refusal.collect)
 
@@ -88,7 +88,7 @@ def test_lengths_and_hardware_give_a_roofline():
         "tensor_parallel": 8,
     }
     built = fleet.build(
-        Tables(calls=from_rows("calls", rows)), None, Config.from_dict({"deployment": hardware})
+        Tables(calls=from_rows("calls", rows)), Config.from_dict({"deployment": hardware})
     )
     assert isinstance(built, Fleet)
     assert built.engine.step.provenance is Provenance.CATALOGUE

@@ -7,8 +7,9 @@ import pytest
 
 from sojourn.config import Config
 from sojourn.interval import Provenance
+from sojourn.trace.arrays import floats
 from sojourn.workload import arrivals
-from sojourn.workload.distributions import floats, summarize
+from sojourn.workload.distributions import summarize
 from sojourn.workload.profile import profile
 
 # n, rate; input mean, p50, p90, p99; output mean, p50, p90, p99, max; cv2 of output and of gaps;

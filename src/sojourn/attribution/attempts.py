@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sojourn.attribution.decompose import rows_of
-from sojourn.attribution.infer import Floats, Ints, floats
 from sojourn.records import Status
+from sojourn.trace.arrays import Floats, Ints, floats, rows_of, whole
 from sojourn.trace.tables import Tables
 
 FAILED = (Status.ERROR, Status.TIMEOUT, Status.SHED)
@@ -88,8 +87,8 @@ def _extent(keys: Ints, low: Floats, high: Floats) -> tuple[Ints, Floats, Floats
 
 def _from_calls(tables: Tables) -> tuple[Ints, Floats, Floats]:
     calls = tables.calls
-    row = rows_of(calls["request_id"], tables.requests)
-    attempt = np.asarray(pc.fill_null(calls["attempt"], -1).to_numpy(), dtype=np.int64)
+    row = rows_of(calls["request_id"], tables.requests["request_id"])
+    attempt = whole(calls["attempt"], null=-1)
     use = (row >= 0) & (attempt >= 0)
     start, end = floats(calls["arrival_s"])[use], floats(calls["end_s"])[use]
     return _extent(_key(row[use], attempt[use]), start, np.fmax(start, end))
@@ -102,8 +101,8 @@ def _from_spans(tables: Tables) -> tuple[Ints, Floats, Floats]:
     The root holds all attempts and belongs to none, whatever number it carries.
     """
     spans = tables.spans
-    row = rows_of(spans["request_id"], tables.requests)
-    attempt = np.asarray(pc.fill_null(spans["attempt"], -1).to_numpy(), dtype=np.int64)
+    row = rows_of(spans["request_id"], tables.requests["request_id"])
+    attempt = whole(spans["attempt"], null=-1)
     holds = np.asarray(spans["stage"].is_null()) & np.asarray(spans["call_id"].is_null())
     known = (row >= 0) & (attempt >= 0)
     root = holds & np.asarray(spans["parent"].is_null())

@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 from sojourn.attribution import retries
 from sojourn.attribution.attempts import attempts
 from sojourn.attribution.critical_path import BACKOFF, CODE
-from sojourn.attribution.decompose import STAGE_COLUMNS, rows_of, stage_matrix, with_phases
+from sojourn.attribution.decompose import STAGE_COLUMNS, stage_matrix, with_phases
 from sojourn.attribution.engine_use import engine_use
 from sojourn.attribution.euler import Sample
-from sojourn.attribution.infer import Floats, Ints, Phases, codes, floats, phases
+from sojourn.attribution.infer import Phases, codes, phases
 from sojourn.attribution.peak import windows
 from sojourn.attribution.records import ALL, Breakdown, Tail
 from sojourn.attribution.stretch import per_request, stretch
 from sojourn.config import Config
 from sojourn.records import ENGINE_STAGES, Stage, Status
+from sojourn.trace.arrays import Floats, Ints, floats, rows_of
 from sojourn.trace.tables import Tables
 
 QUEUE, PREFILL, DECODE = CODE[Stage.QUEUE], CODE[Stage.PREFILL], CODE[Stage.DECODE]
@@ -97,7 +98,7 @@ def _tails(sample: Sample, bucket: str, percentiles: Sequence[float], config: Co
 def _facts(tables: Tables, call_phases: Phases, stages: Floats, total: Floats) -> dict[str, Floats]:
     """Per request, seconds: see `Breakdown.tail_facts`."""
     count = tables.requests.num_rows
-    row = rows_of(tables.calls["request_id"], tables.requests)
+    row = rows_of(tables.calls["request_id"], tables.requests["request_id"])
     cuts = call_phases.cuts
     shares = stretch(tables.calls, call_phases)
     prefill = stages[:, PREFILL] * per_request(shares.prefill, cuts[:, 2] - cuts[:, 1], row, count)
@@ -128,7 +129,7 @@ def _failed_time(tables: Tables, count: int) -> Floats:
 
 
 def _station_wait(tables: Tables, count: int) -> Floats:
-    row: Ints = rows_of(tables.spans["request_id"], tables.requests)
+    row: Ints = rows_of(tables.spans["request_id"], tables.requests["request_id"])
     wait = floats(tables.spans["wait_s"])
     use = (row >= 0) & np.isfinite(wait)
     seconds = np.bincount(row[use], weights=wait[use], minlength=count)

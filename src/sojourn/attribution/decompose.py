@@ -26,7 +26,8 @@ from sojourn.attribution.critical_path import (
     Forest,
     partition,
 )
-from sojourn.attribution.infer import Floats, Ints, Phases, floats, phases
+from sojourn.attribution.infer import Phases, phases
+from sojourn.trace.arrays import Floats, Ints, floats, rows_of, whole
 from sojourn.trace.tables import Tables
 
 STAGE_COLUMNS: Final = tuple(stage.value for stage in STAGES)
@@ -46,8 +47,8 @@ def decompose(tables: Tables) -> pa.Table:
 def with_phases(tables: Tables, call_phases: Phases) -> pa.Table:
     """`decompose`, for a caller that has the calls' phases already."""
     requests = tables.requests
-    call_row = rows_of(tables.calls["request_id"], requests)
-    span_row = rows_of(tables.spans["request_id"], requests)
+    call_row = rows_of(tables.calls["request_id"], requests["request_id"])
+    span_row = rows_of(tables.spans["request_id"], requests["request_id"])
     arrival = floats(requests["arrival_s"])
     end = _ends(tables, call_phases, call_row, span_row)
     seconds = np.zeros((requests.num_rows, len(STAGES)))
@@ -60,7 +61,7 @@ def with_phases(tables: Tables, call_phases: Phases) -> pa.Table:
     if spanned.any():
         bare = _calls_without_engine_spans(tables)
         extra = _segments(tables, call_phases, bare)
-        row = np.r_[span_row, rows_of(extra["request_id"], requests)]
+        row = np.r_[span_row, rows_of(extra["request_id"], requests["request_id"])]
         _Forests.of(tables.spans, extra, row).walk(seconds, arrival, end)
     total = np.where(known, np.maximum(end - arrival, 0.0), np.nan)
     _close(seconds, total)
@@ -79,14 +80,6 @@ def with_phases(tables: Tables, call_phases: Phases) -> pa.Table:
 def stage_matrix(table: pa.Table) -> Floats:
     """The stage columns of `decompose` as an array (requests, stages), NaN where unknown."""
     return np.column_stack([floats(table[name]) for name in STAGE_COLUMNS])
-
-
-def rows_of(request_id: pa.ChunkedArray, requests: pa.Table) -> Ints:
-    """Row in `requests` of each id; -1 where there is no such request."""
-    if not len(request_id) or not requests.num_rows:
-        return np.full(len(request_id), -1, dtype=np.int64)
-    found = pc.index_in(request_id, value_set=requests["request_id"].combine_chunks())
-    return np.asarray(pc.fill_null(found, -1).to_numpy(), dtype=np.int64)
 
 
 def _ends(tables: Tables, call_phases: Phases, call_row: Ints, span_row: Ints) -> Floats:
@@ -128,17 +121,13 @@ class _Bare:
     ) -> _Bare:
         use: Ints = np.flatnonzero((call_row >= 0) & plain[call_row]) if len(plain) else call_row
         row, cuts = call_row[use], call_phases.cuts[use]
-        attempt = _attempts(calls["attempt"])[use]
+        attempt = whole(calls["attempt"], null=-1)[use]
         order = np.lexsort((cuts[:, 0], -cuts[:, 3], -attempt, row))
         row = row[order]
         first = np.r_[True, row[1:] != row[:-1]] if len(row) else np.zeros(0, dtype=np.bool_)
         starts = np.flatnonzero(first)
         rank = np.arange(len(row)) - np.repeat(starts, np.diff(np.r_[starts, len(row)]))
         return cls(row, rank, attempt[order], cuts[order], call_phases.stages[use][order])
-
-
-def _attempts(column: pa.ChunkedArray) -> Ints:
-    return np.asarray(pc.fill_null(column, -1).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def _from_calls(seconds: Floats, calls: _Bare, bounds: tuple[Floats, Floats]) -> None:
@@ -231,7 +220,7 @@ class _Forests:
             parents=data["parent"].to_pylist(),
             stages=stage,
             names=pc.fill_null(data["name"], "").to_pylist(),
-            attempts=_attempts(data["attempt"]).tolist(),
+            attempts=whole(data["attempt"], null=-1).tolist(),
             calls=data["call_id"].to_pylist(),
             starts=floats(data["start_s"]).tolist(),
             ends=floats(data["end_s"]).tolist(),

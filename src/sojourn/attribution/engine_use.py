@@ -13,20 +13,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from sojourn.attribution.infer import (
-    PREFILL,
-    QUEUE,
-    Floats,
-    Ints,
-    Phases,
-    codes,
-    computed_tokens,
-    floats,
-)
+from sojourn.attribution.infer import PREFILL, QUEUE, Phases, codes, computed_tokens
 from sojourn.attribution.occupancy import Steps, share, time_quantile
 from sojourn.attribution.peak import Windows
 from sojourn.attribution.records import EngineUse
 from sojourn.config import Config
+from sojourn.trace.arrays import Floats, Ints, floats
 from sojourn.trace.tables import Tables
 
 PLATEAU_SHARE: Final = 0.1

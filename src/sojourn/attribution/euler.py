@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.attribution.infer import Floats, Ints
 from sojourn.attribution.records import Tail
 from sojourn.interval import Interval
+from sojourn.trace.arrays import Floats, Ints
 
 NEAR_MIN: Final = 10
 """Requests a conditional mean is taken over, at least: below that one odd request decides it."""

@@ -18,9 +18,7 @@ from numpy.typing import NDArray
 
 from sojourn.attribution.critical_path import CODE, UNEXPLAINED
 from sojourn.records import Stage, Status, TtftOrigin
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from sojourn.trace.arrays import Floats, Ints, floats
 
 ENVELOPE_QUANTILE: Final = 0.05
 """Share of calls below the envelope. A server at utilisation rho lets a share 1 - rho in without
@@ -55,11 +53,6 @@ class Phases:
     inferred: NDArray[np.bool_]
     borrowed: NDArray[np.bool_]
     known_end: NDArray[np.bool_]
-
-
-def floats(column: pa.ChunkedArray | pa.Array) -> Floats:
-    """A numeric column as float64 with NaN for null."""
-    return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
 def same(column: pa.ChunkedArray, value: str) -> NDArray[np.bool_]:

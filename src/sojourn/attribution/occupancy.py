@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.attribution.infer import Floats
+from sojourn.trace.arrays import Floats
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.attribution.infer import Floats
 from sojourn.attribution.occupancy import Steps
+from sojourn.trace.arrays import Floats
 
 WINDOWS_MIN: Final = 3
 """A recording shorter than three windows is cut into three: one of them cannot be the peak and

@@ -170,9 +170,3 @@ class Diagnosis(Record):
     def top(self) -> Verdict:
         """The first verdict."""
         return self.verdicts[0]
-
-    @property
-    def runner_up(self) -> Verdict | None:
-        """The second over all requests, or None."""
-        overall = [verdict for verdict in self.verdicts if verdict.bucket == ALL]
-        return overall[1] if len(overall) > 1 else None

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from sojourn.attribution import spikes
 from sojourn.attribution.attempts import FAILED, Attempts, attempts
-from sojourn.attribution.decompose import rows_of
-from sojourn.attribution.infer import Floats, codes, computed_tokens, floats
+from sojourn.attribution.infer import codes, computed_tokens
 from sojourn.attribution.peak import Windows
 from sojourn.attribution.records import RetryReport, TimeoutMass
 from sojourn.config import Config
 from sojourn.interval import Interval
 from sojourn.records import ENGINE_STAGES
+from sojourn.trace.arrays import Floats, floats, rows_of
 from sojourn.trace.tables import Tables
 
 HALF: Final = 0.5
@@ -121,7 +121,7 @@ def _failed(status: pa.ChunkedArray) -> NDArray[np.bool_]:
 def _wasted_tokens(tables: Tables, rows: Attempts) -> float | None:
     """Computed prompt and output tokens of failed attempts, of those of all attempts."""
     calls = tables.calls
-    row = rows_of(calls["request_id"], tables.requests)
+    row = rows_of(calls["request_id"], tables.requests["request_id"])
     attempt = floats(calls["attempt"])
     tokens = np.nan_to_num(computed_tokens(calls)) + np.nan_to_num(floats(calls["output_tokens"]))
     use = (row >= 0) & np.isfinite(attempt)

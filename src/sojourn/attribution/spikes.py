@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from sojourn.attribution.infer import Floats, Ints
 from sojourn.attribution.records import TimeoutMass
+from sojourn.trace.arrays import Floats, Ints
 
 HALF_WIDTH: Final = 0.02
 """A timer fires within a few milliseconds of a value of seconds; 2% also holds the time of

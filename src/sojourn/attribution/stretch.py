@@ -13,16 +13,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from sojourn.attribution.infer import (
-    DECODE,
-    PREFILL,
-    Floats,
-    Phases,
-    codes,
-    floats,
-    prefill_alone,
-)
+from sojourn.attribution.infer import DECODE, PREFILL, Phases, codes, prefill_alone
 from sojourn.attribution.occupancy import Steps
+from sojourn.trace.arrays import Floats, floats
 
 MIN_OUTPUT_TOKENS: Final = 8
 """Fewer gaps than this give no mean gap between tokens worth fitting."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sojourn.records import Status
+from sojourn.trace.arrays import floats
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -76,12 +77,6 @@ class EngineCalls:
         return len(self.arrival)
 
 
-def _floats(table: pa.Table, name: str) -> Floats:
-    column = table.column(name).cast(pa.float64())
-    values: Floats = column.fill_null(float("nan")).to_numpy().astype(np.float64)
-    return values
-
-
 def _codes(column: pa.ChunkedArray) -> tuple[Ints, list[str]]:
     filled = pc.fill_null(column, "").combine_chunks().dictionary_encode()
     return filled.indices.to_numpy(zero_copy_only=False).astype(np.int64), [
@@ -114,14 +109,14 @@ def extract(calls: pa.Table) -> EngineCalls | None:
         return None
     calls, model = main_engine(calls)
     calls = calls.sort_by("arrival_s")
-    arrival, end = _floats(calls, "arrival_s"), _floats(calls, "end_s")
-    scheduled, first = _floats(calls, "scheduled_s"), _floats(calls, "first_token_s")
+    arrival, end = floats(calls["arrival_s"]), floats(calls["end_s"])
+    scheduled, first = (floats(calls[name]).copy() for name in ("scheduled_s", "first_token_s"))
     scheduled[(scheduled < arrival) | (scheduled > end)] = np.nan
     first[(first < arrival) | (first > end)] = np.nan
-    tokens_in, tokens_out = _floats(calls, "input_tokens"), _floats(calls, "output_tokens")
-    cached = np.nan_to_num(_floats(calls, "cached_tokens"), nan=0.0)
+    tokens_in, tokens_out = floats(calls["input_tokens"]), floats(calls["output_tokens"])
+    cached = np.nan_to_num(floats(calls["cached_tokens"]), nan=0.0)
     ok = pc.equal(pc.fill_null(calls.column("status"), Status.OK), Status.OK)
-    calm = np.nan_to_num(_floats(calls, "preemptions"), nan=0.0) == 0
+    calm = np.nan_to_num(floats(calls["preemptions"]), nan=0.0) == 0
     known = np.isfinite(first) & np.isfinite(tokens_in) & np.isfinite(tokens_out)
     replica, _ = _codes(calls.column("replica"))
     return EngineCalls(

@@ -14,11 +14,11 @@ from sojourn.capacity.records import EngineModel, Fleet, Memory, StepModel
 from sojourn.config import Config, Deployment
 from sojourn.errors import UsageError
 from sojourn.interval import Excuse, Provenance
+from sojourn.trace.arrays import Floats, floats
 from sojourn.trace.tables import Tables
-from sojourn.workload.profile_records import Profile
 
 
-def build(tables: Tables, profile: Profile | None, config: Config) -> Fleet | Excuse:
+def build(tables: Tables, config: Config) -> Fleet | Excuse:
     """The fleet behind these tables.
 
     Step time: fitted to the calls, else a roofline where sojourn.yaml names model and
@@ -56,7 +56,6 @@ def build(tables: Tables, profile: Profile | None, config: Config) -> Fleet | Ex
         usd_per_replica_hour=deployment.usd_per_replica_hour,
         memory=memory,
     )
-    del profile  # the borders' signature; step times need the calls themselves
     _, models = stations.infer(tables, config)
     return Fleet(engine=engine, stations=models, retry=retries.detect(tables, config))
 
@@ -107,11 +106,7 @@ def _kv_blocks(
     return deployment.max_num_seqs * math.ceil(longest / deployment.block_size), Provenance.ASSUMED
 
 
-def _contexts(calls: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _contexts(calls: pa.Table) -> Floats:
     """Final context of each call with known tokens."""
-    parts = [
-        calls.column(name).cast(pa.float64()).fill_null(float("nan")).to_numpy()
-        for name in ("input_tokens", "output_tokens")
-    ]
-    total = np.asarray(parts[0] + parts[1], dtype=np.float64)
+    total = floats(calls["input_tokens"]) + floats(calls["output_tokens"])
     return total[np.isfinite(total)]

@@ -132,8 +132,3 @@ class ModelSpec(Record):
             + self.head_parameters
             + self.norm_parameters
         )
-
-    @property
-    def is_moe(self) -> bool:
-        """Whether it has routed experts."""
-        return any(m.experts for m in self.mlp)

@@ -167,8 +167,9 @@ class Resource(Record):
 
 
 class CapacityModel(Record):
-    """What the fleet can take, per resource; `closed_form` is the first guess (seconds of mean
-    engine wait at the peak), the simulated capacity under the SLO is `sojourn.plan.Holding`."""
+    """What the fleet can take, per resource. `engine_wait_s` is the closed form's first guess: mean
+    wait in the engine at the peak, seconds. The simulated load under the SLO is
+    `sojourn.plan.records.Holding`."""
 
     fleet: Fleet
     resources: tuple[Resource, ...] = Field(

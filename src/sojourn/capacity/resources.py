@@ -1,7 +1,7 @@
 """Capacity and headroom of every resource, in requests per second of the profile's mix.
 
 The closed-form first guess: where each resource is full. The largest load *within the SLO* is
-smaller and is found by simulation (`sojourn.plan.Holding`).
+smaller and is found by simulation (`sojourn.plan.holding`).
 """
 
 from __future__ import annotations

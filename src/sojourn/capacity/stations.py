@@ -17,6 +17,7 @@ from sojourn.capacity.survival import kaplan_meier
 from sojourn.config import Config, Station
 from sojourn.interval import Provenance
 from sojourn.records import Stage, Status
+from sojourn.trace.arrays import floats
 from sojourn.trace.tables import Tables
 
 Floats = npt.NDArray[np.float64]
@@ -83,7 +84,7 @@ def infer(tables: Tables, config: Config) -> tuple[Tables, dict[str, StationMode
     by_stage: dict[str, list[str]] = {}
     for name in order:
         by_stage.setdefault(stage_of[name], []).append(name)
-    waits = _column(tables.spans, "wait_s")
+    waits = floats(tables.spans["wait_s"]).copy()  # to be filled
     models: dict[str, StationModel] = {}
     for members in by_stage.values():
         chosen = {name: visits.take(code == order.index(name)) for name in members}
@@ -107,21 +108,16 @@ def _leaves(spans: pa.Table) -> pa.Table:
     return spans.filter(pc.fill_null(keep, fill_value=False)).sort_by("start_s")
 
 
-def _column(table: pa.Table, name: str) -> Floats:
-    values = table.column(name).cast(pa.float64()).fill_null(float("nan")).to_numpy()
-    return np.array(values, dtype=np.float64)
-
-
 def _visits(spans: pa.Table, tables: Tables) -> tuple[Visits, npt.NDArray[np.int64], list[str]]:
     """All visits, the code of each one's name, and the names by code."""
     encoded = spans.column("name").combine_chunks().dictionary_encode()
     code = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    start, end = _column(spans, "start_s"), _column(spans, "end_s")
+    start, end = floats(spans["start_s"]), floats(spans["end_s"])
     visits = Visits(
         row=spans.column("row").to_numpy().astype(np.intp),
         start=start,
         end=np.maximum(end, start),
-        wait=np.clip(_column(spans, "wait_s"), 0.0, np.maximum(end - start, 0.0)),
+        wait=np.clip(floats(spans["wait_s"]), 0.0, np.maximum(end - start, 0.0)),
         cut=_cut(spans, tables),
     )
     return visits, code, [str(name) for name in encoded.dictionary.to_pylist()]

@@ -7,7 +7,6 @@ arguments. `wrong_when` says where the effect model fails, as a formula's docstr
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -23,6 +22,7 @@ from sojourn.interval import Excuse
 from sojourn.plan.estimates import Bools, Floats
 from sojourn.plan.records import Price
 from sojourn.records import Bottleneck, Layer
+from sojourn.trace.arrays import floats, texts, whole
 from sojourn.trace.tables import Tables
 from sojourn.workload.profile_records import Profile, StepKind
 from sojourn.workload.stream import Stream
@@ -148,24 +148,18 @@ def _shallow(record: EngineModel | StepModel | Retry) -> dict[str, object]:
 
 def integers(stream: Stream, name: str) -> npt.NDArray[np.int64]:
     """An integer column of the steps, nulls as 0."""
-    column = stream.steps.column(name).fill_null(0)
-    return np.asarray(column.to_numpy(), dtype=np.int64)
-
-
-def texts(table: pa.Table, name: str) -> npt.NDArray[np.object_]:
-    """A text column as Python strings."""
-    return np.asarray(table.column(name).to_numpy(zero_copy_only=False), dtype=object)
+    return whole(stream.steps.column(name))
 
 
 def is_call(stream: Stream) -> Bools:
     """Which steps are model calls."""
-    found: Bools = texts(stream.steps, "kind") == StepKind.CALL.value
+    found: Bools = texts(stream.steps["kind"]) == StepKind.CALL.value
     return found
 
 
 def step_buckets(stream: Stream) -> npt.NDArray[np.object_]:
     """The bucket of the request of each step."""
-    found: npt.NDArray[np.object_] = texts(stream.requests, "bucket")[integers(stream, "request")]
+    found: npt.NDArray[np.object_] = texts(stream.requests["bucket"])[integers(stream, "request")]
     return found
 
 
@@ -226,20 +220,12 @@ def prefill_s(step: StepModel, tokens: Floats, cached: Floats) -> Floats:
     return step.prefill_s_per_token * new + step.prefill_s_per_token_context * context
 
 
-SENTENCE: Final = re.compile(r"[.;]\s")
-
-
-def first_sentence(text: str) -> str:
-    """Up to the first full stop or semicolon."""
-    return SENTENCE.split(text, maxsplit=1)[0].rstrip(".")
-
-
 def engine_load(tables: Tables) -> EngineLoad:
     """Figures of the engine's samples, and the device's busy share where it was traced."""
     samples = tables.engine_samples
 
     def column(name: str) -> Floats:
-        values = np.asarray(samples.column(name).to_numpy(zero_copy_only=False), dtype=float)
+        values = floats(samples[name])
         known: Floats = values[~np.isnan(values)]
         return known
 
@@ -258,8 +244,7 @@ def _gpu_share(tables: Tables) -> float | None:
     activity = tables.gpu_activity
     if not activity.num_rows:
         return None
-    start = np.asarray(activity.column("start_s").to_numpy(), dtype=float)
-    end = np.asarray(activity.column("end_s").to_numpy(), dtype=float)
+    start, end = floats(activity["start_s"]), floats(activity["end_s"])
     order = np.argsort(start)
     start, reach = start[order], np.maximum.accumulate(end[order])
     holes = np.maximum(0.0, start[1:] - reach[:-1]).sum()

@@ -23,8 +23,8 @@ from sojourn.interval import Excuse, Interval
 from sojourn.plan.estimates import quantile
 from sojourn.plan.records import Holding
 from sojourn.plan.slo import Judged, Standing, judge, standings
-from sojourn.plan.trial import Progress, silent
 from sojourn.plan.utilisation import utilisations
+from sojourn.progress import Progress, silent
 from sojourn.sim.scenario import Scenario
 from sojourn.sim.simulate import simulate
 from sojourn.workload.scaling import scale

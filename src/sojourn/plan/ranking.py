@@ -32,7 +32,8 @@ from sojourn.plan.ladder import ladder
 from sojourn.plan.notes import notes_on
 from sojourn.plan.records import Holding, Outcome, Plan, Price, Ranked, Refused
 from sojourn.plan.slo import outcome, standings
-from sojourn.plan.trial import Progress, Trial, run_all, silent, with_dropped
+from sojourn.plan.trial import Trial, run_all, with_dropped
+from sojourn.progress import Progress, silent
 from sojourn.records import Layer
 from sojourn.sim.scenario import Scenario
 from sojourn.trace.tables import Tables

@@ -74,7 +74,8 @@ class Refused(Record):
 class Holding(Record):
     """How long the fleet holds: the largest load with the SLO held jointly.
 
-    `load_factor` multiplies today's arrival rate; below 1 the SLO is missed today.
+    `load_factor` multiplies today's arrival rate; below 1 the SLO is missed today, and 0 says that
+    it is missed even by requests nearly alone: no load is small enough.
     """
 
     load_factor: Interval

@@ -20,12 +20,12 @@ from sojourn.plan.action import (
     prefill_s,
     shrink_inputs,
     step_buckets,
-    texts,
     with_retry,
     with_steps,
 )
 from sojourn.plan.estimates import Floats
 from sojourn.records import Bottleneck, Bucket, Layer, Stage
+from sojourn.trace.arrays import texts
 from sojourn.workload.profile_records import StepKind
 from sojourn.workload.stream import STREAM_STEPS, Stream
 
@@ -117,7 +117,7 @@ def _output_cap(stream: Stream, fleet: Fleet, _context: Context) -> Changed | Ex
 
 def _retrieval_trim(stream: Stream, fleet: Fleet, _context: Context) -> Changed | Excuse:
     owner = integers(stream, "request")
-    retrieving = np.isin(texts(stream.steps, "stage"), [Stage.RETRIEVAL, Stage.RERANK])
+    retrieving = np.isin(texts(stream.steps["stage"]), [Stage.RETRIEVAL, Stage.RERANK])
     has = np.bincount(owner[retrieving], minlength=stream.requests.num_rows) > 0
     where = has[owner] | (step_buckets(stream) == Bucket.LONG_DOCUMENT.value)
     changed = shrink_inputs(stream, where, INPUT_CUT)
@@ -186,7 +186,7 @@ def _smaller_images(stream: Stream, fleet: Fleet, _context: Context) -> Changed 
 def _parallel_tools(stream: Stream, fleet: Fleet, _context: Context) -> Changed | Excuse:
     """Tool steps that follow one another directly share a group: their sum becomes a maximum."""
     owner, group = integers(stream, "request"), integers(stream, "group")
-    tool = (texts(stream.steps, "stage") == Stage.TOOL.value) & ~is_call(stream)
+    tool = (texts(stream.steps["stage"]) == Stage.TOOL.value) & ~is_call(stream)
     starts = np.append(True, (np.diff(owner) != 0) | (np.diff(group) != 0))
     run = np.cumsum(starts) - 1  # number of the step's group, counted through the stream
     pure = np.bincount(run, tool) == np.bincount(run)  # groups of nothing but tools

@@ -18,10 +18,10 @@ from sojourn.plan.action import (
     in_peak,
     integers,
     not_modelled,
-    texts,
     with_engine,
 )
 from sojourn.records import Bottleneck, Layer
+from sojourn.trace.arrays import texts
 from sojourn.workload.stream import STREAM_STEPS, Stream
 
 KV_FULL: Final = 0.9
@@ -114,7 +114,7 @@ def _split_pools(stream: Stream, fleet: Fleet, _context: Context) -> Changed | E
         reason="Not modelled: the simulator runs one pool of equal replicas, so pools of their own"
         " for long and short requests cannot be compared yet"
     )
-    if len(set(texts(stream.steps, "pool").tolist())) > 1:
+    if len(set(texts(stream.steps["pool"]).tolist())) > 1:
         return excuse.model_copy(update={"reason": excuse.reason + " (the stream names pools)"})
     return excuse if fleet.engine.replicas > 1 else Excuse(reason="There is one replica only")
 

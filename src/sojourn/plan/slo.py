@@ -32,10 +32,10 @@ from sojourn.attribution.records import ALL
 from sojourn.capacity.records import Fleet
 from sojourn.config import Config, Slo
 from sojourn.interval import Interval
-from sojourn.plan.columns import floats, texts
 from sojourn.plan.estimates import Bools, Floats, quantile_interval, share_interval
 from sojourn.plan.records import Outcome
 from sojourn.plan.usage import Usage, usage
+from sojourn.trace.arrays import floats, rows_of, texts
 from sojourn.trace.tables import Tables
 from sojourn.units import S_PER_HOUR
 
@@ -159,11 +159,10 @@ def _final_calls(requests: pa.Table, calls: pa.Table) -> _Finals:
     empty = np.full(n, np.nan)
     if not calls.num_rows or not n:
         return _Finals(empty, empty, empty, empty, empty)
-    found = pc.index_in(calls.column("request_id"), value_set=requests.column("request_id"))
-    owner = np.nan_to_num(floats(pa.table({"owner": found}), "owner"), nan=-1).astype(np.int64)
-    attempt = np.nan_to_num(floats(calls, "attempt"))
-    arrival = floats(calls, "arrival_s")
-    turn = np.nan_to_num(floats(calls, "turn"), nan=0.0)
+    owner = rows_of(calls["request_id"], requests["request_id"])
+    attempt = np.nan_to_num(floats(calls["attempt"]))
+    arrival = floats(calls["arrival_s"])
+    turn = np.nan_to_num(floats(calls["turn"]), nan=0.0)
     order = np.lexsort((arrival, turn, attempt, owner))
     owner = owner[order]
     last = np.flatnonzero(np.append(owner[1:] != owner[:-1], True))
@@ -176,25 +175,25 @@ def _final_calls(requests: pa.Table, calls: pa.Table) -> _Finals:
         return out
 
     return _Finals(
-        first_token_s=spread(floats(calls, "first_token_s")),
-        end_s=spread(floats(calls, "end_s")),
-        output_tokens=spread(floats(calls, "output_tokens")),
-        input_tokens=spread(floats(calls, "input_tokens")),
+        first_token_s=spread(floats(calls["first_token_s"])),
+        end_s=spread(floats(calls["end_s"])),
+        output_tokens=spread(floats(calls["output_tokens"])),
+        input_tokens=spread(floats(calls["input_tokens"])),
         attempt=spread(attempt),
     )
 
 
 def judge(tables: Tables, config: Config) -> Judged:
     """Every request measured and held against the SLO of its bucket."""
-    arrival = floats(tables.requests, "arrival_s")
+    arrival = floats(tables.requests["arrival_s"])
     requests = tables.requests.take(pa.array(np.argsort(arrival, kind="stable")))
-    arrival, end = floats(requests, "arrival_s"), floats(requests, "end_s")
-    status = texts(requests, "status", "")
+    arrival, end = floats(requests["arrival_s"]), floats(requests["end_s"])
+    status = texts(requests["status"], "")
     status[(status == "") & ~np.isnan(end)] = "ok"
     failed = np.isin(status, ["error", "timeout", "shed"])
     ok = status == "ok"
     finals = _final_calls(requests, tables.calls)
-    attempts = floats(requests, "attempts")
+    attempts = floats(requests["attempts"])
     attempts = np.where(np.isnan(attempts), np.nan_to_num(finals.attempt) + 1, attempts)
 
     e2e = np.where(status == "shed", np.nan, end - arrival)
@@ -209,10 +208,10 @@ def judge(tables: Tables, config: Config) -> Judged:
     degraded = pc.fill_null(pc.list_value_length(requests.column("degraded")), 0)
     success = pc.fill_null(requests.column("success"), True)
     measured = {"ttft_s": ttft, "tpot_s": tpot, "e2e_s": e2e}
-    bucket = texts(requests, "bucket", NO_BUCKET)
+    bucket = texts(requests["bucket"], NO_BUCKET)
     verdicts = _against_slo(bucket, status, measured, finals.input_tokens, config)
     return Judged(
-        request_id=texts(requests, "request_id", ""),
+        request_id=texts(requests["request_id"], ""),
         bucket=bucket,
         arrival_s=arrival,
         e2e_s=e2e,

@@ -17,12 +17,12 @@ from sojourn.plan.action import (
     in_peak,
     integers,
     not_modelled,
-    texts,
     with_engine,
     without_steps,
 )
 from sojourn.plan.records import Price
 from sojourn.records import Bottleneck, Layer, Stage
+from sojourn.trace.arrays import texts
 from sojourn.workload.profile_records import StepKind
 from sojourn.workload.stream import Stream
 
@@ -132,8 +132,8 @@ def _drop_at_peak(stage: Stage) -> Apply:
                 collect=("set stations.<name>.optional: true where it holds",),
             )
         peak = in_peak(stream, context.config.analysis.peak_window_s)
-        chosen = np.isin(texts(stream.steps, "name"), names) & (
-            texts(stream.steps, "kind") == StepKind.STATION.value
+        chosen = np.isin(texts(stream.steps["name"]), names) & (
+            texts(stream.steps["kind"]) == StepKind.STATION.value
         )
         changed = without_steps(stream, chosen & peak[integers(stream, "request")])
         if changed is None:

@@ -10,15 +10,13 @@ import numpy as np
 
 from sojourn.capacity.records import Fleet
 from sojourn.config import Config
-from sojourn.plan.action import EngineLoad, engine_load, integers, texts
+from sojourn.plan.action import EngineLoad, engine_load, integers
 from sojourn.plan.slo import Judged, judge
 from sojourn.plan.usage import Usage, usage
 from sojourn.sim.scenario import Scenario, SimRun
 from sojourn.sim.simulate import simulate
+from sojourn.trace.arrays import texts
 from sojourn.workload.stream import Stream
-
-Progress = Callable[[str, float], None]
-"""Called with what is being done and how far it is, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +26,6 @@ class Trial:
     judged: Judged
     used: Usage
     load: EngineLoad
-
-
-def silent(_text: str, _fraction: float) -> None:
-    """A progress that tells nothing."""
-    return
 
 
 def trial_of(run: SimRun, config: Config, fleet: Fleet) -> Trial:
@@ -76,8 +69,8 @@ def with_dropped(trial: Trial, before: Stream, after: Stream) -> Trial:
     if before.steps is after.steps or before.steps.num_rows == after.steps.num_rows:
         return trial
     ids_before, ids_after = (
-        texts(before.requests, "request_id"),
-        texts(after.requests, "request_id"),
+        texts(before.requests["request_id"]),
+        texts(after.requests["request_id"]),
     )
     had = Counter(ids_before[integers(before, "request")].tolist())
     has = Counter(ids_after[integers(after, "request")].tolist())

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 from sojourn.capacity.records import Fleet
 from sojourn.config import Config
-from sojourn.plan.columns import floats, texts
 from sojourn.plan.estimates import Floats
+from sojourn.trace.arrays import floats, texts
 from sojourn.trace.tables import Tables
 from sojourn.units import S_PER_HOUR
 
@@ -28,7 +28,7 @@ def usage(tables: Tables, config: Config, fleet: Fleet | None) -> Usage:
 
     Without any price, the cost booked on the requests is taken where the source has it.
     """
-    arrivals = floats(tables.requests, "arrival_s")
+    arrivals = floats(tables.requests["arrival_s"])
     hours = (np.ptp(arrivals) if arrivals.size > 1 else 0.0) / S_PER_HOUR
     hourly = _engine_usd_per_hour(config, fleet)
     per_visit = {name: s.usd_per_call for name, s in config.stations.items() if s.usd_per_call}
@@ -61,12 +61,12 @@ def _engine_busy(tables: Tables, fleet: Fleet | None) -> float | None:
     mean = pc.mean(sampled).as_py() if tables.engine_samples.num_rows else None
     if mean is not None:
         return float(mean)
-    start, end = floats(tables.calls, "scheduled_s"), floats(tables.calls, "end_s")
-    replica = texts(tables.calls, "replica", "")
+    start, end = floats(tables.calls["scheduled_s"]), floats(tables.calls["end_s"])
+    replica = texts(tables.calls["replica"], "")
     known = ~(np.isnan(start) | np.isnan(end)) & (end > start)
     if not known.any():
         return None
-    span = float(end[known].max() - floats(tables.calls, "arrival_s").min())
+    span = float(end[known].max() - floats(tables.calls["arrival_s"]).min())
     names = sorted(set(replica[known].tolist()))
     busy = sum(union_s(start[known & (replica == r)], end[known & (replica == r)]) for r in names)
     replicas = max(len(names), fleet.engine.replicas if fleet is not None else 1)

@@ -7,8 +7,8 @@ import numpy as np
 from sojourn.capacity.records import Fleet
 from sojourn.config import Config
 from sojourn.plan.action import prefill_s
-from sojourn.plan.columns import floats, texts
 from sojourn.plan.estimates import Floats
+from sojourn.trace.arrays import floats, texts
 from sojourn.trace.tables import Tables
 
 
@@ -25,13 +25,13 @@ def utilisations(tables: Tables, fleet: Fleet, config: Config) -> dict[str, floa
         for name, (busy, servers) in _stations(tables, fleet, start, end).items()
     }
     samples = tables.engine_samples
-    at = floats(samples, "t_s")
+    at = floats(samples["t_s"])
     inside = (at >= start) & (at <= end)
     for name, column, limit in (
         ("engine slots", "running", float(fleet.engine.max_num_seqs)),
         ("engine KV memory", "kv_usage", 1.0),
     ):
-        values = floats(samples, column)[inside]
+        values = floats(samples[column])[inside]
         values = values[~np.isnan(values)]
         if values.size:
             used[name] = float(values.mean()) / limit
@@ -41,7 +41,7 @@ def utilisations(tables: Tables, fleet: Fleet, config: Config) -> dict[str, floa
 
 def _window(tables: Tables, length: float) -> tuple[float, float]:
     """The window of the given length (or the whole run) with most arrivals."""
-    arrivals = np.sort(floats(tables.requests, "arrival_s"))
+    arrivals = np.sort(floats(tables.requests["arrival_s"]))
     if not arrivals.size or arrivals[-1] - arrivals[0] <= length:
         return (float(arrivals[0]), float(arrivals[-1])) if arrivals.size else (0.0, 0.0)
     ends = np.searchsorted(arrivals, arrivals + length, side="right")
@@ -58,9 +58,9 @@ def _stations(
     tables: Tables, fleet: Fleet, start: float, end: float
 ) -> dict[str, tuple[float, int]]:
     """Busy worker-seconds in the window, and workers, by pool."""
-    names = texts(tables.spans, "name", "")
-    begin, finish = floats(tables.spans, "start_s"), floats(tables.spans, "end_s")
-    wait = np.nan_to_num(floats(tables.spans, "wait_s"))
+    names = texts(tables.spans["name"], "")
+    begin, finish = floats(tables.spans["start_s"]), floats(tables.spans["end_s"])
+    wait = np.nan_to_num(floats(tables.spans["wait_s"]))
     found: dict[str, tuple[float, int]] = {}
     for station in fleet.stations.values():
         if station.servers is None:
@@ -81,10 +81,10 @@ def _engine_time(tables: Tables, fleet: Fleet, start: float, end: float) -> floa
     Wrong when: KV memory keeps the batch below its limit (then KV binds, and says so).
     """
     step, slots = fleet.engine.step, fleet.engine.max_num_seqs
-    arrival = floats(tables.calls, "arrival_s")
+    arrival = floats(tables.calls["arrival_s"])
     inside = (arrival >= start) & (arrival <= end)
     tokens, cached, written = (
-        np.nan_to_num(floats(tables.calls, name)[inside])
+        np.nan_to_num(floats(tables.calls[name])[inside])
         for name in ("input_tokens", "cached_tokens", "output_tokens")
     )
     if not tokens.size:

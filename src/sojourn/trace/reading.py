@@ -12,6 +12,7 @@ import yaml
 
 from sojourn.config import Config
 from sojourn.errors import InputError, UnknownFormatError, UsageError
+from sojourn.progress import Progress, silent
 from sojourn.trace.merge import merge
 from sojourn.trace.quality import clean
 from sojourn.trace.readers import (
@@ -28,7 +29,7 @@ from sojourn.trace.readers import (
     vllm_bench,
 )
 from sojourn.trace.readers.span_tables import INSTANCE
-from sojourn.trace.sources import Head, Progress, expand, head_of, silent
+from sojourn.trace.sources import Head, expand, head_of
 from sojourn.trace.store import MANIFEST
 from sojourn.trace.tables import Issue, Quality, Tables
 

@@ -83,7 +83,7 @@ SPANS: Final = (
     Column("wait_s", _F, "s", "Part of the span spent waiting for a worker, where recorded."),
     Column("parent", _S, "", "span_id of the parent."),
     Column("status", _S, "", "ok, error, timeout or cancelled."),
-    Column("provenance", _S, "", "measured or inferred."),
+    Column("provenance", _S, "", "measured, inferred or simulated."),
 )
 ENGINE_SAMPLES: Final = (
     Column("t_s", _F, "s", "Time of the sample.", required=True),

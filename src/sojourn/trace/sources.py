@@ -8,7 +8,7 @@ import io
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 import orjson
 
 from sojourn.errors import InputError
+from sojourn.progress import Progress, silent
 from sojourn.trace.ledger import Ledger
 
 HEAD_BYTES: Final = 1 << 16
@@ -27,12 +28,7 @@ _KEY: Final = re.compile(rb'"([^"\\\x00-\x1f]{1,80})"\s*:')
 
 Raw: TypeAlias = Any
 """A JSON value before anyone has looked at it: of any shape."""
-Progress = Callable[[str, float], None]
 Stream = io.BufferedReader | gzip.GzipFile
-
-
-def silent(text: str, fraction: float) -> None:
-    """The progress callback of those who pass none."""
 
 
 @dataclass(frozen=True)

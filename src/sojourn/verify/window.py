@@ -12,9 +12,9 @@ from sojourn.attribution.diagnosis import diagnose
 from sojourn.attribution.records import Breakdown, Diagnosis
 from sojourn.capacity import stations
 from sojourn.config import Config
-from sojourn.plan.columns import floats, texts
 from sojourn.plan.slo import Judged, judge
 from sojourn.plan.usage import Usage, usage
+from sojourn.trace.arrays import floats, texts
 from sojourn.trace.tables import Tables
 from sojourn.units import S_PER_HOUR
 from sojourn.workload.buckets import assign
@@ -93,7 +93,7 @@ def open_window(tables: Tables, config: Config) -> Window:
     ready, _found = stations.infer(assign(tables, config), config)
     traffic = profile(ready, config)
     where = break_down(ready, config)
-    order = np.argsort(floats(ready.requests, "arrival_s"), kind="stable")
+    order = np.argsort(floats(ready.requests["arrival_s"]), kind="stable")
     return Window(
         tables=ready,
         config=config,
@@ -102,6 +102,6 @@ def open_window(tables: Tables, config: Config) -> Window:
         profile=traffic,
         breakdown=where,
         diagnosis=diagnose(where, traffic, config),
-        status=texts(ready.requests, "status", "")[order],
-        quality=floats(ready.requests, "quality")[order],
+        status=texts(ready.requests["status"], "")[order],
+        quality=floats(ready.requests["quality"])[order],
     )

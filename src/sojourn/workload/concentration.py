@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sojourn.interval import Provenance
-from sojourn.workload.distributions import floats
+from sojourn.trace.arrays import floats
 from sojourn.workload.observed import Calls, Observed
 from sojourn.workload.profile_records import Concentration
 

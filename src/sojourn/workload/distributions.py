@@ -19,12 +19,6 @@ OTHER: Final = "(other)"
 UNKNOWN: Final = "(unknown)"
 
 
-def floats(column: pa.ChunkedArray | pa.Array) -> Floats:
-    """A numeric column as float64, null as NaN."""
-    values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    return np.asarray(values, dtype=np.float64)
-
-
 def summarize(values: Floats) -> Summary:
     """Figures of a sample; NaN entries are unknown and left out. All NaN when nothing is known."""
     known = values[~np.isnan(values)]

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sojourn.records import Stage, Status
+from sojourn.trace.arrays import floats, rows_of, whole
 from sojourn.trace.tables import Tables
-from sojourn.workload.distributions import floats
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -140,17 +140,6 @@ def observe(tables: Tables) -> Observed:
     )
 
 
-def row_of(ids: pa.ChunkedArray, among: pa.ChunkedArray) -> Ints:
-    """Row in `among` of each id, -1 where it has none."""
-    found = pc.index_in(ids, value_set=among.combine_chunks())
-    return np.asarray(found.fill_null(-1).to_numpy(), dtype=np.int64)
-
-
-def whole(column: pa.ChunkedArray) -> Ints:
-    """An attempt or turn column; null is 0."""
-    return np.asarray(column.fill_null(0).to_numpy(), dtype=np.int64)
-
-
 def ranks_within(keys: Ints) -> Ints:
     """0, 1, 2 ... within each run of equal keys."""
     if keys.size == 0:
@@ -162,7 +151,7 @@ def ranks_within(keys: Ints) -> Ints:
 
 def _calls(tables: Tables) -> Calls:
     table = tables.calls
-    request = row_of(table.column("request_id"), tables.requests.column("request_id"))
+    request = rows_of(table.column("request_id"), tables.requests.column("request_id"))
     attempt = whole(table.column("attempt"))
     start = floats(table.column("arrival_s"))
     order = np.lexsort((start, attempt, request))
@@ -205,7 +194,7 @@ _CALL_NUMBERS: Final = (
 
 def _spans(tables: Tables) -> Spans:
     table = tables.spans
-    request = row_of(table.column("request_id"), tables.requests.column("request_id"))
+    request = rows_of(table.column("request_id"), tables.requests.column("request_id"))
     stage = Vocabulary.of(table.column("stage"))
     code_of = np.array([_CODE_OF.get(n, NO_STAGE) for n in stage.names] + [NO_STAGE])
     stages = code_of[stage.codes].astype(np.int64)
@@ -214,7 +203,7 @@ def _spans(tables: Tables) -> Spans:
     engine = np.isin(stages, [STAGE_CODE[s] for s in ENGINE_ONLY])
     engine |= (stages == STAGE_CODE[Stage.ENCODE]) & of_call
     engine |= (stages == STAGE_CODE[Stage.GATEWAY]) & name.isin(FRONT_BACK)
-    parent = row_of(table.column("parent"), table.column("span_id"))
+    parent = rows_of(table.column("parent"), table.column("span_id"))
     # Below a stage span, another stage span or a call's own (stageless) span makes it no leaf.
     leaf = _leaves(parent, (stages != NO_STAGE) | of_call)
     keep = np.flatnonzero(request >= 0)

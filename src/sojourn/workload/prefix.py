@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from sojourn.config import Config
 from sojourn.interval import Provenance
+from sojourn.trace.arrays import floats
 from sojourn.trace.tables import Tables
-from sojourn.workload.distributions import floats
 from sojourn.workload.profile_records import PrefixReuse
 
 Ints = npt.NDArray[np.int64]

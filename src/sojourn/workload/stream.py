@@ -1,7 +1,7 @@
 """`Stream`: requests to come, each with its program. What the simulator is fed.
 
 A stream comes from measured tables (`sojourn.workload.replay`) or from a profile
-(`sojourn.workload.synthesize`). Actions of the planner transform it.
+(`sojourn.workload.synthesis`). Actions of the planner transform it.
 """
 
 from __future__ import annotations

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from sojourn.config import Config
+from sojourn.progress import Progress, silent
 from sojourn.records import TtftOrigin
 from sojourn.trace.ledger import Ledger
 from sojourn.trace.merge import merge
 from sojourn.trace.quality import MAX_TOKENS
-from sojourn.trace.sources import Head, Progress, Raw, json_values, silent
+from sojourn.trace.sources import Head, Raw, json_values
 from sojourn.trace.tables import Clock, Tables, from_rows
 
 NAME: Final = "agentic_sessions"

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from sojourn.config import Config
 from sojourn.errors import InputError
+from sojourn.progress import Progress, silent
 from sojourn.records import Status, TtftOrigin
 from sojourn.trace.ledger import Ledger
 from sojourn.trace.merge import merge
@@ -25,7 +26,7 @@ from sojourn.trace.readers.column_layouts import (
     has_arrivals,
     layout_of,
 )
-from sojourn.trace.sources import Head, Progress, silent
+from sojourn.trace.sources import Head
 from sojourn.trace.tables import Clock, Tables, empty
 
 NAME: Final = "columns"

@@ -12,10 +12,11 @@ from typing import Any, Final
 import orjson
 
 from sojourn.config import Config
+from sojourn.progress import Progress, silent
 from sojourn.trace.ledger import Ledger
 from sojourn.trace.merge import merge
 from sojourn.trace.quality import MAX_SPREAD_S
-from sojourn.trace.sources import Head, Progress, lines_of, silent
+from sojourn.trace.sources import Head, lines_of
 from sojourn.trace.tables import Clock, Tables, from_rows
 
 NAME: Final = "engine_log"

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from sojourn.config import Config
+from sojourn.progress import Progress, silent
 from sojourn.trace.ledger import Ledger
 from sojourn.trace.readers import span_tables
 from sojourn.trace.readers.spans import NAMES, Span, truth
-from sojourn.trace.sources import Head, Progress, Raw, json_values, silent
+from sojourn.trace.sources import Head, Raw, json_values
 from sojourn.trace.tables import Tables
 
 NAME: Final = "jaeger"

@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from sojourn.config import Config
+from sojourn.progress import Progress, silent
 from sojourn.trace.ledger import Ledger
 from sojourn.trace.merge import merge
 from sojourn.trace.quality import MAX_SPREAD_S, MAX_TOKENS, far_off
-from sojourn.trace.sources import Head, Progress, Raw, json_values, silent
+from sojourn.trace.sources import Head, Raw, json_values
 from sojourn.trace.tables import Clock, Tables
 
 NAME: Final = "mooncake"

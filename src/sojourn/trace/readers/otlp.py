@@ -13,10 +13,11 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 
 from sojourn.config import Config
 from sojourn.errors import InputError
+from sojourn.progress import Progress, silent
 from sojourn.trace.ledger import Ledger
 from sojourn.trace.readers import span_tables
 from sojourn.trace.readers.spans import IMAGE_MESSAGES, IMAGE_TYPE, NAMES, Span
-from sojourn.trace.sources import Head, Progress, Raw, json_values, read_all, silent
+from sojourn.trace.sources import Head, Raw, json_values, read_all
 from sojourn.trace.tables import Tables
 
 NAME: Final = "otlp"

@@ -12,13 +12,14 @@ import pyarrow.parquet as pq
 
 from sojourn.config import Config
 from sojourn.errors import InputError
+from sojourn.progress import Progress, silent
 from sojourn.trace import store
 from sojourn.trace.ledger import Ledger
 from sojourn.trace.merge import merge
 from sojourn.trace.quality import floats, with_floats
 from sojourn.trace.readers.column_files import PARQUET_MAGIC, parquet_names
 from sojourn.trace.schema import TABLES, TIME_COLUMNS
-from sojourn.trace.sources import Head, Progress, silent
+from sojourn.trace.sources import Head
 from sojourn.trace.tables import Clock, Tables, conform
 
 NAME: Final = "tables"

@@ -14,13 +14,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from sojourn.progress import Progress
 from sojourn.trace.ledger import Ledger
 from sojourn.trace.quality import MAX_SPREAD_S
 from sojourn.trace.readers import span_rows
 from sojourn.trace.readers.spans import Span
 from sojourn.trace.readers.stages import Role, classify
 from sojourn.trace.schema import TABLES, TIME_COLUMNS
-from sojourn.trace.sources import Progress
 from sojourn.trace.tables import Clock, Tables
 
 Source = Callable[[Path, Ledger, Progress], Iterator[Span]]

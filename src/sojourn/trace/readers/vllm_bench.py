@@ -12,11 +12,12 @@ import pyarrow as pa
 
 from sojourn.config import Config
 from sojourn.errors import InputError
+from sojourn.progress import Progress, silent
 from sojourn.records import Status, TtftOrigin
 from sojourn.trace.ledger import Ledger
 from sojourn.trace.merge import merge
 from sojourn.trace.quality import MAX_SPREAD_S, MAX_TOKENS, far_off
-from sojourn.trace.sources import Head, Progress, json_values, silent
+from sojourn.trace.sources import Head, json_values
 from sojourn.trace.tables import Clock, Tables, from_rows
 
 NAME: Final = "vllm_bench"
