@@ -30,7 +30,7 @@ from sojourn.plan.effect import Effect, effect, outcome_of
 from sojourn.plan.holding import holding
 from sojourn.plan.ladder import ladder
 from sojourn.plan.notes import notes_on
-from sojourn.plan.records import Holding, Outcome, Plan, Price, Ranked, Refused
+from sojourn.plan.records import NOT_CALLED_FOR, Holding, Outcome, Plan, Price, Ranked, Refused
 from sojourn.plan.slo import outcome, standings
 from sojourn.plan.trial import Trial, run_all, with_dropped
 from sojourn.progress import Progress, silent
@@ -173,7 +173,7 @@ def _missing_verdict(action: Action, diagnosis: Diagnosis) -> Excuse:
             reason=f"No bottleneck is established, and it takes one of: {wanted}",
             collect=diagnosis.excuse.collect,
         )
-    return Excuse(reason=f"Not called for: no verdict names {wanted}")
+    return Excuse(reason=f"{NOT_CALLED_FOR}: no verdict names {wanted}")
 
 
 def _refused(action: Action, excuse: Excuse, context: Context, case: Case) -> Refused:

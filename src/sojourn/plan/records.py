@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pydantic import Field
 
 from sojourn.interval import Excuse, Interval
 from sojourn.records import Layer, Record
+
+NOT_CALLED_FOR: Final = "Not called for"
+"""How the excuse of an action begins that no verdict opens."""
 
 
 class Outcome(Record):

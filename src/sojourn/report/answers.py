@@ -6,16 +6,16 @@ Exit codes: 0 the SLO is met or the change accepted, 3 the SLO is missed or a re
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from sojourn.attribution.records import ALL, Breakdown, Diagnosis
+from sojourn.attribution.records import ALL, Breakdown, Diagnosis, Tail
 from sojourn.config import Config
 from sojourn.interval import Excuse
 from sojourn.plan.estimates import share_interval
 from sojourn.plan.records import Holding, Plan, Ranked, Refused
 from sojourn.plan.slo import Judged, standings
-from sojourn.records import Bottleneck
-from sojourn.report.charts import engine_share, largest
+from sojourn.records import ENGINE_STAGES, Bottleneck
 from sojourn.units import format_seconds, format_share, format_usd
 from sojourn.verify.records import Acceptance
 
@@ -31,6 +31,19 @@ SCALE_OUT: Final = "scale_out"
 def words(name: str) -> str:
     """An identifier as words."""
     return name.replace("_", " ")
+
+
+def largest(stages: Mapping[str, float], count: int = 3) -> list[tuple[str, float]]:
+    """The largest stages of a tail, as (name, share of the sum)."""
+    total = sum(stages.values()) or 1.0
+    ordered = sorted(stages.items(), key=lambda item: -item[1])
+    return [(name, seconds / total) for name, seconds in ordered[:count]]
+
+
+def engine_share(tail: Tail) -> float:
+    """Share of a tail spent in the engine: queue, prefill, decode, KV transfer, encode."""
+    total = sum(tail.stages.values()) or 1.0
+    return sum(tail.stages.get(stage.value, 0.0) for stage in ENGINE_STAGES) / total
 
 
 def where(item: Findings) -> str:
@@ -49,7 +62,7 @@ def _where(breakdown: Breakdown, diagnosis: Diagnosis) -> str:
     bound = (
         ""
         if top.bottleneck is Bottleneck.INSUFFICIENT_EVIDENCE
-        else (f" Bottleneck: {words(top.bottleneck.value)} ({format_share(top.confidence)} sure).")
+        else (f" Bottleneck: {words(top.bottleneck.value)} (score {top.confidence:.2f}).")
     )
     return (
         f"Of a P99 of {format_seconds(tail.e2e_s.mid)}: {parts};"
@@ -78,8 +91,8 @@ def held(holding: Holding | Excuse) -> tuple[str, int]:
     factor = holding.load_factor.mid
     if factor == 0:
         sentence = (
-            f"At no load: {words(holding.breaks.split(':')[0])} misses its targets even when its"
-            " requests are nearly alone; the work itself must get shorter."
+            f"At no level of load: {words(holding.breaks.split(':')[0])} misses its targets even"
+            " when its requests are nearly alone; the work itself must get shorter."
         )
         return sentence, MISSED
     if factor < 1:
@@ -153,6 +166,12 @@ def add_engines(plan: Plan) -> str:
     return ""
 
 
+def places(plan: Plan, bundle: Ranked) -> str:
+    """The places in the ranking of a bundle's actions: `1 + 3`."""
+    names = [item.name for item in plan.ranked]
+    return " + ".join(str(names.index(part) + 1) for part in bundle.name.split("+"))
+
+
 def first_fix(item: Findings) -> str:
     """What to fix first, and whether more engines are the answer."""
     plan = item.plan
@@ -170,7 +189,8 @@ def first_fix(item: Findings) -> str:
     )
     bundle = plan.bundle
     if bundle is not None and bundle.name != first.name:
-        text += f" All together: {format_seconds(base + bundle.p99_change_s.mid)}."
+        parts = places(plan, bundle)
+        text += f" With {parts}: {format_seconds(base + bundle.p99_change_s.mid)}."
     return text if first.name == SCALE_OUT else f"{text} {add_engines(plan)}".strip()
 
 
@@ -191,7 +211,7 @@ def verdict(item: Findings) -> tuple[str, int]:
         return str(reason), THIN
     sentence = (
         f"The bottleneck is {words(item.diagnosis.top.bottleneck.value)}"
-        f" ({format_share(item.diagnosis.top.confidence)} sure)."
+        f" (score {item.diagnosis.top.confidence:.2f})."
     )
     if isinstance(item.plan, Plan):
         return f"{sentence} {first_fix(item)}", held(item.plan.holding)[1]

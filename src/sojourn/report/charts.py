@@ -6,10 +6,10 @@ that one drawing reads in the dark and in the light.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-from sojourn.attribution.records import ALL, Breakdown, Tail
+from sojourn.attribution.records import ALL, Breakdown
 from sojourn.capacity.records import CapacityModel
 from sojourn.plan.records import Holding, Plan
 from sojourn.records import Bottleneck, Stage
@@ -24,7 +24,7 @@ WIDTH: Final = 720
 
 PALETTE: Final[dict[str, str]] = {
     # engine: blues; outside: warm; between attempts: red; not explained: grey
-    Stage.QUEUE.value: "#1f4e9c",
+    Stage.QUEUE.value: "#3465b0",
     Stage.PREFILL.value: "#3d85c6",
     Stage.DECODE.value: "#7fb8e6",
     Stage.KV_TRANSFER.value: "#5b7fb0",
@@ -36,11 +36,13 @@ PALETTE: Final[dict[str, str]] = {
     Stage.TOOL.value: "#2e8b57",
     Stage.NETWORK.value: "#8fcfa9",
     Stage.POSTPROCESS.value: "#b497d6",
-    Stage.BACKOFF.value: "#c0392b",
+    Stage.BACKOFF.value: "#d9534f",
     Stage.UNEXPLAINED.value: "#9a9a9a",
 }
+VISIBLE: Final = 0.01
+"""Bars shorter than this part of the longest are no bars; their figures stand in the tables."""
 GOOD: Final = "#2e8b57"
-BAD: Final = "#c0392b"
+BAD: Final = "#d9534f"
 PLAIN: Final = "#3d85c6"
 
 
@@ -210,9 +212,21 @@ def knee(holding: Holding, e2e_target_s: float | None) -> Spec:
     if e2e_target_s is not None:
         target = {"values": [{"p99": e2e_target_s}]}
         y = {"field": "p99", "type": "quantitative"}
-        layers.append(
-            {"data": target, "mark": {"type": "rule", "color": BAD}, "encoding": {"y": y}}
-        )
+        layers += [
+            {"data": target, "mark": {"type": "rule", "color": BAD}, "encoding": {"y": y}},
+            {
+                "data": target,
+                "mark": {
+                    "type": "text",
+                    "text": "target end to end",
+                    "color": BAD,
+                    "align": "left",
+                    "dy": -6,
+                    "x": 4,
+                },
+                "encoding": {"y": y},
+            },
+        ]
     spec = _base(240)
     spec["layer"] = layers
     return spec
@@ -322,29 +336,27 @@ def actions(plan: Plan) -> Spec | None:
 
 def before_after(acceptance: Acceptance) -> Spec | None:
     """Compared times (seconds) before and after, with intervals; None where there are none."""
-    rows = [
-        {
-            "figure": figure.name,
-            "when": when,
-            "mid": value.mid,
-            "low": value.low,
-            "high": value.high,
-        }
-        for answer in acceptance.answers
-        for figure in answer.figures
-        if figure.unit == "s"
+    times = [f for answer in acceptance.answers for f in answer.figures if f.unit == "s"]
+    pairs = [
+        (figure.name, when, value)
+        for figure in {f.name: f for f in times}.values()
         for when, value in (("before", figure.before), ("after", figure.after))
         if value is not None
     ]
+    longest = max((value.mid for _name, _when, value in pairs), default=0.0)
+    rows = [
+        {"figure": name, "when": when, "mid": value.mid, "low": value.low, "high": value.high}
+        for name, when, value in pairs
+        if value.mid > VISIBLE * longest
+    ]
     if not rows:
         return None
-    unique = list({(row["figure"], row["when"]): row for row in rows}.values())
-    order = list(dict.fromkeys(row["figure"] for row in unique))
+    order = list(dict.fromkeys(row["figure"] for row in rows))
     y: Spec = {"field": "figure", "sort": order, "title": None}
     offset: Spec = {"field": "when", "sort": ["before", "after"]}
     spec = _base()
     spec["height"] = {"step": 12}
-    spec["data"] = {"values": unique}
+    spec["data"] = {"values": rows}
     spec["layer"] = [
         {
             "mark": {"type": "bar"},
@@ -370,17 +382,3 @@ def before_after(acceptance: Acceptance) -> Spec | None:
         },
     ]
     return spec
-
-
-def largest(stages: Mapping[str, float], count: int = 3) -> list[tuple[str, float]]:
-    """The largest stages of a tail, as (name, share of the sum)."""
-    total = sum(stages.values()) or 1.0
-    ordered = sorted(stages.items(), key=lambda item: -item[1])
-    return [(name, seconds / total) for name, seconds in ordered[:count]]
-
-
-def engine_share(tail: Tail) -> float:
-    """Share of a tail spent in the engine: queue, prefill, decode, KV transfer, encode."""
-    inside = ("queue", "prefill", "decode", "kv_transfer", "encode")
-    total = sum(tail.stages.values()) or 1.0
-    return sum(tail.stages.get(name, 0.0) for name in inside) / total

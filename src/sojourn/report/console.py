@@ -22,10 +22,15 @@ _LEAST: Final = 8
 """Columns of text get at least so many characters before a table is written as a list."""
 
 
-def render(document: Document, console: Console) -> None:
-    """Print the document; of charts the sentence, since their figures stand in tables too."""
+def render(document: Document, console: Console, *, brief: bool = False) -> None:
+    """Print the document; of charts the sentence, since their figures stand in tables too.
+
+    `brief`: the answers only, down to the first section (the page has the rest).
+    """
     console.print(_line(document.title, "dim"))
     for block in document.blocks:
+        if brief and isinstance(block, Heading) and block.level == 1:
+            break
         console.print(_renderable(block, console.width))
     console.print()
     verdict = _line(document.verdict, "bold")

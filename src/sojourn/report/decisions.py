@@ -5,9 +5,10 @@ from __future__ import annotations
 from sojourn.attribution.records import ALL
 from sojourn.capacity.records import CapacityModel, Fleet
 from sojourn.interval import Excuse, Interval
-from sojourn.plan.records import Holding, Outcome, Plan, Ranked, Refused, Rung
+from sojourn.plan.records import NOT_CALLED_FOR, Holding, Outcome, Plan, Refused, Rung
+from sojourn.records import Bottleneck
 from sojourn.report import charts
-from sojourn.report.answers import words
+from sojourn.report.answers import places, words
 from sojourn.report.document import Block, Chart, Heading, TableBlock, Text
 from sojourn.report.pages import seconds
 from sojourn.units import format_seconds, format_share, format_usd
@@ -27,7 +28,9 @@ def capacity(model: CapacityModel | Excuse | None) -> list[Block]:
         return [Text(text=str(model), tone="warn")]
     wait = model.engine_wait_s
     closed = (
-        str(wait) if isinstance(wait, Excuse) else f"mean wait in the engine {format_seconds(wait)}"
+        str(wait).rstrip(".")
+        if isinstance(wait, Excuse)
+        else f"mean wait in the engine {format_seconds(wait)}"
     )
     rows = tuple(
         (
@@ -40,19 +43,36 @@ def capacity(model: CapacityModel | Excuse | None) -> list[Block]:
             resource.provenance.value,
         )
         for resource in model.resources
+        if resource.bottleneck is not Bottleneck.RETRY_AMPLIFICATION
     )
     drawn = "Utilisation of each resource; the line is its limit."
     return [
         *([Chart(caption=drawn, spec=charts.headroom(model))] if model.resources else []),
         TableBlock(
-            caption="Capacity per resource, in requests of this mix",
+            caption="Capacity per resource, in requests of this mix. Mean and peak are the work"
+            " that arrives over the most it can take, by the model: no gauge reads that",
             columns=("resource", "capacity", "mean", "peak", "headroom", "scaled by", "source"),
             rows=rows,
             align="lrrrrll",
         ),
         Text(text=f"Closed form at the peak, a first guess: {closed}.", tone="muted"),
+        *_retry_budget(model),
         *[Text(text=note, tone="muted") for note in model.notes],
     ]
+
+
+def _retry_budget(model: CapacityModel) -> list[Block]:
+    """The load up to which recovery from an overload is certain, where attempts are repeated."""
+    attempts = model.fleet.retry.max_attempts
+    found = [r for r in model.resources if r.bottleneck is Bottleneck.RETRY_AMPLIFICATION]
+    if attempts < 2 or not found:
+        return []
+    text = (
+        f"With up to {attempts} attempts a request, recovery from an overload is certain only below"
+        f" {found[0].capacity_per_s.format(rate)} requests/s ({format_share(found[0].peak_load)} of"
+        f" that arrive at the peak); to widen it: {found[0].scale_by}."
+    )
+    return [Text(text=text)]
 
 
 def rate(value: float) -> str:
@@ -134,7 +154,7 @@ def attainment(outcome: Outcome) -> TableBlock:
 
 def _held(held: Holding) -> str:
     if held.load_factor.mid == 0:
-        return f"At no load is the SLO held: {held.breaks}."
+        return f"At no level of load is the SLO held: {held.breaks}."
     factor, pace = held.load_factor.format("{:.2f}".format), held.rate_per_s.format(rate)
     return (
         f"The SLO holds, jointly, to {factor} of today's load ({pace} requests/s). First to"
@@ -168,15 +188,14 @@ def plan(record: Plan | Excuse) -> list[Block]:
     blocks.append(compared(record.measured, record.baseline))
     chosen = [*record.ranked, *([record.bundle] if record.bundle is not None else [])]
     if chosen:
-        blocks.append(_ranked_table(chosen, record.baseline))
+        blocks.append(_ranked_table(record))
         blocks += [
             Text(
                 text=f"{item.title} ({item.layer.value} layer): {item.why}. Source: {item.source}."
             )
             for item in chosen
         ]
-    if record.refused:
-        blocks.append(_refused_table(record.refused, record.baseline))
+    blocks += _refused(record.refused, record.baseline)
     if record.ladder:
         blocks.append(_ladder_table(record.ladder))
     blocks += [Text(text=note, tone="muted") for note in record.notes]
@@ -242,36 +261,52 @@ def _outcome_cells(outcome: Outcome | None, baseline: Outcome) -> tuple[str, str
     return seconds(outcome.e2e_s.get(ALL, {}).get("p99")), met, cost
 
 
-def _ranked_table(items: list[Ranked], baseline: Outcome) -> TableBlock:
+def _ranked_table(record: Plan) -> TableBlock:
+    placed = [(str(order), item) for order, item in enumerate(record.ranked, 1)]
+    if record.bundle is not None:
+        placed.append((places(record, record.bundle), record.bundle))
     rows = []
-    for order, item in enumerate(items, 1):
-        p99, met, cost = _outcome_cells(item.outcome, baseline)
+    for place, item in placed:
+        p99, met, cost = _outcome_cells(item.outcome, record.baseline)
         price = item.price
         paid = (
             f"{format_usd(price.usd_per_hour)}/h; quality {price.quality};"
             f" risk {price.risk}; {price.effort}"
         )
-        place = "all" if item.name == "bundle" else str(order)
         rows.append((place, item.title, p99, met, cost, paid))
     return TableBlock(
-        caption="Recommended, in order (effects simulated with common random numbers)",
+        caption="Worth doing, best first; each simulated alone, so some exclude each other",
         columns=("", "action", "P99 after", "meets SLO", "per success", "price"),
         rows=tuple(rows),
         align="rlrrrl",
     )
 
 
-def _refused_table(items: tuple[Refused, ...], baseline: Outcome) -> TableBlock:
-    rows = []
-    for item in items:
-        p99, met, cost = _outcome_cells(item.outcome, baseline)
-        rows.append((item.title, p99, met, cost, str(item.excuse)))
-    return TableBlock(
-        caption="Why not the others",
-        columns=("action", "P99 after", "meets SLO", "per success", "why not"),
-        rows=tuple(rows),
-        align="lrrrl",
-    )
+def _refused(items: tuple[Refused, ...], baseline: Outcome) -> list[Block]:
+    """Why not the others: those simulated in a table, the rest in a line each or one for all."""
+    tried = [item for item in items if item.outcome is not None]
+    rest = [item for item in items if item.outcome is None]
+    idle = [item.title for item in rest if item.excuse.reason.startswith(NOT_CALLED_FOR)]
+    blocks: list[Block] = []
+    if tried:
+        rows = [(i.title, *_outcome_cells(i.outcome, baseline), str(i.excuse)) for i in tried]
+        blocks.append(
+            TableBlock(
+                caption="Why not the others that were simulated",
+                columns=("action", "P99 after", "meets SLO", "per success", "why not"),
+                rows=tuple(rows),
+                align="lrrrl",
+            )
+        )
+    blocks += [
+        Text(text=f"{item.title}: {item.excuse}", tone="muted")
+        for item in rest
+        if item.title not in idle
+    ]
+    if idle:
+        text = f"Not tried, since no verdict calls for them: {'; '.join(idle)}."
+        blocks.append(Text(text=text, tone="muted"))
+    return blocks
 
 
 def acceptance(record: Acceptance) -> list[Block]:

@@ -8,7 +8,7 @@ from sojourn.attribution.records import ALL, Breakdown, Diagnosis, RetryReport
 from sojourn.interval import Interval
 from sojourn.records import Bottleneck
 from sojourn.report import charts
-from sojourn.report.answers import words
+from sojourn.report.answers import largest, words
 from sojourn.report.document import Block, Chart, Heading, TableBlock, Text
 from sojourn.trace.tables import Quality
 from sojourn.units import format_seconds, format_share
@@ -47,7 +47,7 @@ def _tail_table(breakdown: Breakdown) -> TableBlock:
     rows = []
     for tail in breakdown.tails:
         top = ", ".join(
-            f"{words(name)} {format_share(part)}" for name, part in charts.largest(tail.stages, 4)
+            f"{words(name)} {format_share(part)}" for name, part in largest(tail.stages, 4)
         )
         rows.append(
             (
@@ -140,7 +140,7 @@ def _verdicts(diagnosis: Diagnosis) -> list[Block]:
             TableBlock(
                 caption=(
                     f"{head}: {words(verdict.bottleneck.value)}"
-                    f" ({format_share(verdict.confidence)} sure{part})"
+                    f" (score {verdict.confidence:.2f}{part})"
                 ),
                 columns=("", "evidence"),
                 rows=tuple(

@@ -64,8 +64,10 @@ def _sentence(figures: tuple[Figure, ...]) -> str:
     for state in (Finding.BETTER, Finding.WORSE, Finding.UNKNOWN):
         names = [figure.name for figure in figures if figure.judged and figure.finding is state]
         if names:
-            verb = "not decidable" if state is Finding.UNKNOWN else state.value
-            parts.append(f"{', '.join(names)} {verb}")
+            if state is Finding.UNKNOWN:
+                parts.append(f"{len(names)} of {len(figures)} figures not decidable")
+            else:
+                parts.append(f"{', '.join(names)} {state.value}")
     return ("; ".join(parts) or "no difference beyond the noise") + "."
 
 
