@@ -9,16 +9,29 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sojourn.errors import ConfigError
+from sojourn.yaml_file import YamlError, read_yaml
+
+MAX_COUNT: Final = 10**12
+"""Of tokens, blocks and slots: past any machine, and sums of them still fit 64 bits."""
+MAX_REPLICAS: Final = 10_000
+"""Each is simulated by itself; ten times the largest fleets that are described."""
+MAX_SERVERS: Final = 1_000_000
+MAX_ATTEMPTS: Final = 100
+MAX_BACKOFF_FACTOR: Final = 1_000.0
+"""With the most attempts the last wait is 1e297 times the first: still a number."""
+MAX_S: Final = 1e9
+"""Thirty years: a longer time limit or wait is a wrong unit."""
+MAX_USD: Final = 1e9
+MAX_SEED: Final = 2**63 - 1
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class BucketRule(_Section):
@@ -31,9 +44,11 @@ class BucketRule(_Section):
     tenant: str | None = Field(None, description="Exact tenant.")
     route: str | None = Field(None, description="Exact route.")
     min_input_tokens: int | None = Field(
-        None, ge=0, description="Largest input of a call, at least."
+        None, ge=0, le=MAX_COUNT, description="Largest input of a call, at least."
     )
-    min_output_tokens: int | None = Field(None, ge=0, description="Sum of outputs, at least.")
+    min_output_tokens: int | None = Field(
+        None, ge=0, le=MAX_COUNT, description="Sum of outputs, at least."
+    )
 
 
 class Buckets(_Section):
@@ -41,10 +56,16 @@ class Buckets(_Section):
     long_document, long_output, else short_chat."""
 
     long_document_min_input_tokens: int = Field(
-        4000, ge=1, description="A request whose largest call has this many input tokens."
+        4000,
+        ge=1,
+        le=MAX_COUNT,
+        description="A request whose largest call has this many input tokens.",
     )
     long_output_min_output_tokens: int = Field(
-        600, ge=1, description="A request whose calls write this many tokens together."
+        600,
+        ge=1,
+        le=MAX_COUNT,
+        description="A request whose calls write this many tokens together.",
     )
     custom: tuple[BucketRule, ...] = Field((), description="Buckets of your own, tried first.")
 
@@ -77,24 +98,33 @@ class Deployment(_Section):
         None, description="Catalogue name, or the path of a Hugging Face config.json."
     )
     accelerator: str | None = Field(None, description="Catalogue name of the GPU.")
-    tensor_parallel: int = Field(1, ge=1, description="Accelerators per replica.")
-    replicas: int = Field(1, ge=1, description="Engine replicas behind the router.")
+    tensor_parallel: int = Field(1, ge=1, le=MAX_REPLICAS, description="Accelerators per replica.")
+    replicas: int = Field(
+        1, ge=1, le=MAX_REPLICAS, description="Engine replicas behind the router."
+    )
     engine: str = Field("vllm", description="Engine name, as printed with figures.")
     weight_dtype: str = Field("bf16", description="bf16, fp16, fp8, int8, int4.")
     kv_dtype: str = Field("bf16", description="bf16, fp16, fp8.")
-    max_num_seqs: int = Field(256, ge=1, description="Batch slots of a replica.")
-    max_num_batched_tokens: int = Field(8192, ge=1, description="Token budget of one step.")
-    max_model_len: int | None = Field(None, ge=1, description="Longest context, tokens.")
-    block_size: int = Field(16, ge=1, description="Tokens in a KV block.")
+    max_num_seqs: int = Field(256, ge=1, le=MAX_COUNT, description="Batch slots of a replica.")
+    max_num_batched_tokens: int = Field(
+        8192, ge=1, le=MAX_COUNT, description="Token budget of one step."
+    )
+    max_model_len: int | None = Field(
+        None, ge=1, le=MAX_COUNT, description="Longest context, tokens."
+    )
+    block_size: int = Field(16, ge=1, le=MAX_COUNT, description="Tokens in a KV block.")
     kv_blocks: int | None = Field(
-        None, ge=1, description="KV blocks of a replica, as the engine prints them."
+        None, ge=1, le=MAX_COUNT, description="KV blocks of a replica, as the engine prints them."
     )
     gpu_memory_utilization: float = Field(
         0.9, gt=0, le=1, description="Share of memory the engine may take."
     )
     prefix_caching: bool = Field(True, description="Whether prefixes are reused.")
     usd_per_replica_hour: float | None = Field(
-        None, ge=0, description="Price of one replica (all its accelerators) for an hour."
+        None,
+        ge=0,
+        le=MAX_USD,
+        description="Price of one replica (all its accelerators) for an hour.",
     )
 
 
@@ -104,25 +134,37 @@ class Station(_Section):
     servers: int | None = Field(
         None,
         ge=1,
+        le=MAX_SERVERS,
         description="How many requests it works on at once; unset: inferred or no limit.",
     )
-    timeout_s: float | None = Field(None, gt=0, description="Its own time limit, seconds.")
+    timeout_s: float | None = Field(
+        None, gt=0, le=MAX_S, description="Its own time limit, seconds."
+    )
     stops_on_cancel: bool = Field(False, description="Whether work stops when the caller has gone.")
     optional: bool = Field(
         False, description="Whether the request can do without it (degrade, or skip at the peak)."
     )
-    usd_per_call: float = Field(0.0, ge=0, description="Price of one visit.")
+    usd_per_call: float = Field(0.0, ge=0, le=MAX_USD, description="Price of one visit.")
 
 
 class Retry(_Section):
     """What the gateway does with an attempt that fails."""
 
     attempt_timeout_s: float | None = Field(
-        None, gt=0, description="Time limit of one attempt, seconds; unset: looked for in the data."
+        None,
+        gt=0,
+        le=MAX_S,
+        description="Time limit of one attempt, seconds; unset: looked for in the data.",
     )
-    max_attempts: int = Field(1, ge=1, description="Attempts per request, the first included.")
-    backoff_s: float = Field(0.0, ge=0, description="Wait before the second attempt, seconds.")
-    backoff_factor: float = Field(2.0, ge=1, description="Each further wait is this much longer.")
+    max_attempts: int = Field(
+        1, ge=1, le=MAX_ATTEMPTS, description="Attempts per request, the first included."
+    )
+    backoff_s: float = Field(
+        0.0, ge=0, le=MAX_S, description="Wait before the second attempt, seconds."
+    )
+    backoff_factor: float = Field(
+        2.0, ge=1, le=MAX_BACKOFF_FACTOR, description="Each further wait is this much longer."
+    )
     retry_on_timeout: bool = Field(True, description="Whether a timed-out attempt is tried again.")
     degrade_on_timeout: bool = Field(
         False, description="Whether a timed-out attempt answers with what it has (degraded, ok)."
@@ -139,8 +181,8 @@ class Analysis(_Section):
         60.0, gt=0, description="Length of the window that sizes the peak."
     )
     confidence: float = Field(0.9, gt=0, lt=1, description="Of every interval printed.")
-    replications: int = Field(3, ge=1, description="Simulation runs per answer.")
-    seed: int = Field(0, ge=0, description="Of every random draw.")
+    replications: int = Field(3, ge=1, le=1_000, description="Simulation runs per answer.")
+    seed: int = Field(0, ge=0, le=MAX_SEED, description="Of every random draw.")
 
 
 class Config(_Section):
@@ -182,11 +224,11 @@ class Config(_Section):
         if path is None:
             return cls()
         try:
-            raw = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: cannot be read ({error}). Check the path") from error
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{path}: is not YAML: {error}") from error
+            raw = read_yaml(Path(path))
+        except YamlError as error:
+            raise ConfigError(
+                f"{path}: {error}. Correct the file; `sojourn init` writes one to start from"
+            ) from error
         if raw is None:
             return cls()
         if not isinstance(raw, dict):

@@ -5,6 +5,7 @@ A record is frozen, crosses one border between rooms, and can be saved and loade
 
 from __future__ import annotations
 
+import errno
 import html
 import os
 import tempfile
@@ -179,15 +180,23 @@ class Record(BaseModel):
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Write a file whole or not at all: temporary file in the same folder, then rename.
 
+    A link is followed, and a device or a pipe is written to; neither is replaced by a file.
+
     Raises:
-        InputError: the folder does not exist or cannot be written.
+        InputError: the folder does not exist or cannot be written, or the file is read-only.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
     try:
+        path = path.resolve()
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_bytes(data)
+            return
+        if path.is_file() and not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         raise InputError(
-            f"cannot be written ({error.strerror})",
+            f"cannot be written ({getattr(error, 'strerror', error)})",
             path=path,
             todo="Create the folder or choose another path with -o",
         ) from error
@@ -198,5 +207,8 @@ def write_atomic(path: Path, content: str | bytes) -> None:
         temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:
+        raise InputError(
+            f"cannot be written ({error.strerror})", path=path, todo="Choose another file with -o"
+        ) from error
+    finally:
         temporary.unlink(missing_ok=True)
-        raise InputError(f"cannot be written ({error.strerror})", path=path) from error

@@ -22,6 +22,7 @@ from sojourn.errors import InputError, UsageError
 from sojourn.interval import Provenance, Sourced
 from sojourn.records import Record
 from sojourn.units import GB, TERA
+from sojourn.yaml_file import YamlError, read_yaml
 
 _UNITS: Final = {
     "memory_gib": "GiB",
@@ -166,9 +167,9 @@ def _gpus() -> dict[str, Gpu]:
 
 def _gpu_file(path: Path) -> Gpu:
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"cannot be read ({error})", path=path, todo="Check the file") from error
+        raw = read_yaml(path)
+    except YamlError as error:
+        raise InputError(str(error), path=path, todo="Check the file") from error
     if not isinstance(raw, dict):
         raise InputError("holds no fields", path=path, todo=f"Give {', '.join(_UNITS)}")
     given = {"name": path.stem, **raw}

@@ -2,22 +2,59 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 
 
 def main() -> None:
     """Entry point of the `sojourn` command: errors become one message and an exit code."""
+    try:
+        code = _run()
+    except BrokenPipeError:
+        code = 1
+    except KeyboardInterrupt:
+        code = 130
+        _say("interrupted")
+    except OSError as error:
+        code = 1
+        _say(f"standard output cannot be written ({error.strerror}). Send it elsewhere")
+    if code:
+        _forget_output()
+    sys.exit(code)
+
+
+def _run() -> int:
+    """The verb, and everything it said really written; its exit code."""
     from sojourn.cli.verbs import app
     from sojourn.errors import SojournError
 
+    code = 0
     try:
         app()
     except SojournError as error:
-        sys.stderr.write(f"sojourn: {error}\n")
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.stderr.write("sojourn: interrupted\n")
-        sys.exit(130)
+        code = error.exit_code
+        _say(str(error))
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else int(left.code is not None)
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    return code
+
+
+def _say(text: str) -> None:
+    """One line on standard error, where there is one."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"sojourn: {text}\n")
+            sys.stderr.flush()
+
+
+def _forget_output() -> None:
+    """What a stream that is closed or full still holds is not tried again at exit."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

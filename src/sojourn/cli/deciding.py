@@ -36,7 +36,7 @@ def capacity(
     from sojourn import loop
     from sojourn.report import answers, compose, decisions
 
-    with telemetry(paths, config=config, quiet=quiet, seed=seed) as it:
+    with telemetry(paths, config=config, quiet=quiet, seed=seed, output=output) as it:
         seen = loop.look(it.tables, it.config)
         model = loop.capacity_of(seen)
         held = loop.holding(seen, model, it.tell)
@@ -112,7 +112,7 @@ def plan(
     from sojourn import loop
     from sojourn.report import answers, compose, decisions
 
-    with telemetry(paths, config=config, quiet=quiet, seed=seed) as it:
+    with telemetry(paths, config=config, quiet=quiet, seed=seed, output=output) as it:
         found = loop.go_round(str(paths[0]), it.tables, it.config, progress=it.tell)
     document = compose.single(
         "sojourn plan",
@@ -144,7 +144,7 @@ def verify(
     from sojourn.report import answers, compose, decisions
 
     paths = [path for path in (before, after, rollback) if path is not None]
-    require_paths(paths)
+    require_paths(paths, output)
     settings = load_config(config, [before], seed)
     changed = load_config(config_after or config, [after], seed)
     with progress_bar(quiet) as tell:
@@ -203,7 +203,7 @@ def report(
     from sojourn import loop
     from sojourn.report import compose
 
-    require_paths([*paths, *([after] if after is not None else [])])
+    require_paths([*paths, *([after] if after is not None else [])], output)
     settings = load_config(config, paths, seed)
     with progress_bar(quiet) as tell:
         tables = loop.read(paths, config=settings, progress=tell)

@@ -94,6 +94,7 @@ def telemetry(
     quiet: bool,
     seed: int | None = None,
     format: str | None = None,
+    output: Path | None = None,
 ) -> Iterator[Telemetry]:
     """The paths read, with the progress bar open while the verb works.
 
@@ -103,7 +104,7 @@ def telemetry(
     """
     from sojourn import loop
 
-    require_paths(paths)
+    require_paths(paths, output)
     settings = load_config(config, paths, seed)
     with progress_bar(quiet) as tell:
         tables = loop.read(paths, format=format, config=settings, progress=tell)
@@ -144,15 +145,42 @@ def deliver(document: Document, *, output: Path | None, json: bool, quiet: bool 
         raise typer.Exit(document.exit_code)
 
 
-def require_paths(paths: list[Path]) -> None:
-    """Every path exists.
+def require_paths(paths: list[Path], output: Path | None = None) -> None:
+    """Every path exists, and the output can go where it shall before any work is done.
 
     Raises:
-        InputError: one does not.
-        UsageError: none was given.
+        InputError: a path does not exist, or there is no folder for the output.
+        UsageError: no path was given, or the output would replace an input.
     """
     if not paths:
         raise UsageError("No telemetry was named. Give files or folders")
     for path in paths:
         if not path.exists():
             raise InputError("does not exist", path=path, todo="Check the path")
+    if output is not None:
+        require_output(output, paths)
+
+
+def require_output(output: Path, inputs: list[Path]) -> None:
+    """A file can be written there, and none that is read would be lost.
+
+    Raises:
+        InputError: it is a folder, or its folder does not exist.
+        UsageError: it is one of the inputs, or a file of the recording that lies in one.
+    """
+    todo = "Choose another path with -o"
+    if output.is_dir():
+        raise InputError("is a folder, a file is written", path=output, todo=todo)
+    if not output.resolve().parent.is_dir():
+        raise InputError(
+            "cannot be written (no such folder)",
+            path=output,
+            todo="Create the folder or choose another path with -o",
+        )
+    if not output.is_file():
+        return
+    read = (".html", ".htm", ".txt")
+    for path in inputs:
+        inside = path.is_dir() and output.resolve().is_relative_to(path.resolve())
+        if (path.is_file() and output.samefile(path)) or (inside and output.suffix not in read):
+            raise UsageError(f"{output} is part of the input and would be replaced. {todo}")

@@ -61,7 +61,7 @@ def profile(
     from sojourn.workload import buckets
     from sojourn.workload import profile as profiles
 
-    with telemetry(paths, config=config, quiet=quiet, format=format) as it:
+    with telemetry(paths, config=config, quiet=quiet, format=format, output=output) as it:
         record = profiles.profile(buckets.assign(it.tables, it.config), it.config)
     document = compose.single(
         "sojourn profile",
@@ -85,7 +85,7 @@ def attribute(
     from sojourn import loop
     from sojourn.report import answers, compose, pages
 
-    with telemetry(paths, config=config, quiet=quiet, format=format) as it:
+    with telemetry(paths, config=config, quiet=quiet, format=format, output=output) as it:
         seen = loop.look(it.tables, it.config)
     document = compose.single(
         "sojourn attribute",
@@ -115,7 +115,7 @@ def calibrate(
     from sojourn.interval import Excuse
     from sojourn.report import compose, decisions
 
-    with telemetry(paths, config=config, quiet=quiet, format=format) as it:
+    with telemetry(paths, config=config, quiet=quiet, format=format, output=output) as it:
         built = loop.fleet(loop.look(it.tables, it.config))
     if isinstance(built, Excuse):
         document = compose.single("sojourn calibrate", [], verdict=(str(built), 4))

@@ -14,6 +14,7 @@ from sojourn.cli.options import (
     Seed,
     deliver,
     progress_bar,
+    require_output,
 )
 
 
@@ -29,6 +30,7 @@ def demo(
     """Once round the loop on the packaged recordings. Exits 0 whatever the verdicts are."""
     from sojourn.cli.demo import run
 
+    require_output(output, [])
     with progress_bar(quiet) as tell:
         document = run(seed, tell)
     deliver(document, output=output, json=json, quiet=quiet)

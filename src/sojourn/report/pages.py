@@ -12,7 +12,7 @@ from sojourn.report.answers import largest, words
 from sojourn.report.document import Block, Chart, Heading, TableBlock, Text
 from sojourn.trace.tables import Quality
 from sojourn.units import format_seconds, format_share
-from sojourn.workload.profile_records import Profile
+from sojourn.workload.profile_records import Profile, Summary
 
 
 def seconds(value: Interval | None) -> str:
@@ -225,14 +225,18 @@ def _mixes(record: Profile) -> list[Block]:
     return out
 
 
+def _tokens(found: Summary) -> str:
+    return f"{found.p50:.0f} / {found.p99:.0f}" if found.count else "–"
+
+
 def _bucket_table(record: Profile) -> TableBlock:
     rows = tuple(
         (
             words(bucket.name),
             format_share(bucket.share),
             f"{bucket.peak_rate_per_s:.2g}/s",
-            f"{bucket.input.p50:.0f} / {bucket.input.p99:.0f}",
-            f"{bucket.output.p50:.0f} / {bucket.output.p99:.0f}",
+            _tokens(bucket.input),
+            _tokens(bucket.output),
             f"{bucket.calls_per_request:.2g}",
             f"{bucket.tool_rounds:.2g}",
             "–"

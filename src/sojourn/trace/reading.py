@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-import yaml
 
 from sojourn.config import Config
 from sojourn.errors import InputError, UnknownFormatError, UsageError
@@ -32,6 +31,7 @@ from sojourn.trace.readers.span_tables import INSTANCE
 from sojourn.trace.sources import Head, expand, head_of
 from sojourn.trace.store import MANIFEST
 from sojourn.trace.tables import Issue, Quality, Tables
+from sojourn.yaml_file import YamlError, read_yaml
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,9 @@ def read(
     if len(parts) > 1:
         merged = clean(merged)
     merged = _aligned(merged)
+    meta = _recording_meta(files, issues)
     quality = merged.quality.merged(Quality(issues=tuple(issues)))
-    return replace(merged, quality=quality, meta={**_recording_meta(files), **merged.meta})
+    return replace(merged, quality=quality, meta={**meta, **merged.meta})
 
 
 def _aligned(tables: Tables) -> Tables:
@@ -223,7 +224,7 @@ def _nothing(files: Sequence[tuple[Path, bool]], issues: Sequence[Issue]) -> Inp
     )
 
 
-def _recording_meta(files: Sequence[tuple[Path, bool]]) -> dict[str, str]:
+def _recording_meta(files: Sequence[tuple[Path, bool]], issues: list[Issue]) -> dict[str, str]:
     """Scalars of a recording.yaml that lies beside the files: its own, and the engine's flags
     under `engine`, by their bare names."""
     meta: dict[str, str] = {}
@@ -231,8 +232,9 @@ def _recording_meta(files: Sequence[tuple[Path, bool]]) -> dict[str, str]:
         if named or path.name != META_FILE:
             continue
         try:
-            value = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+            value = read_yaml(path)
+        except YamlError as error:
+            issues.append(_aside(path, f"not read: {error}"))
             continue
         told = value if isinstance(value, dict) else {}
         engine = told.get("engine")

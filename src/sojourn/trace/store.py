@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MANIFEST: Final = "manifest.json"
 SCHEMA_VERSION: Final = 1
+_AGAIN: Final = "The store is not whole: write it again with `sojourn ingest`"
 
 
 class Manifest(Record):
@@ -39,7 +40,9 @@ def save(tables: Tables, folder: Path | str) -> None:
     Raises:
         InputError: the place cannot be written, or holds something that is no store.
     """
-    target = Path(folder)
+    target = Path(folder).resolve()
+    if target.exists() and not target.is_dir():
+        raise InputError("is a file, a store is a folder", path=target, todo="Name a folder")
     if target.exists() and not (target / MANIFEST).is_file() and any(target.iterdir()):
         raise InputError(
             "exists and is no store of sojourn", path=target, todo="Choose another folder"
@@ -73,9 +76,13 @@ def _swap(beside: Path, target: Path) -> None:
         beside.rename(target)
         return
     old = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.old."))
-    target.replace(old)
-    beside.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
+    try:
+        target.replace(old)
+        beside.rename(target)
+    finally:
+        if not target.exists():
+            old.rename(target)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def load(folder: Path | str) -> Tables:
@@ -99,7 +106,18 @@ def load(folder: Path | str) -> Tables:
         try:
             data[name] = pq.read_table(file, partitioning=None) if file.exists() else empty(name)
         except (pa.ArrowException, OSError) as error:
-            raise InputError(f"is a broken Parquet file ({error})", path=file) from error
+            raise InputError(
+                f"is a broken Parquet file ({error})", path=file, todo=_AGAIN
+            ) from error
+        told = manifest.rows.get(name, data[name].num_rows)
+        if told != data[name].num_rows:
+            raise InputError(
+                f"has {data[name].num_rows:,} rows, the manifest says {told:,}"
+                if file.exists()
+                else f"is missing; the manifest says that it has {told:,} rows",
+                path=file,
+                todo=_AGAIN,
+            )
     return Tables.of(data, clock=manifest.clock, quality=manifest.quality, meta=manifest.meta)
 
 
