@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from sojourn import loop
-from sojourn.cli.options import load_config
+from sojourn.cli.options import CONFIG_NAME, load_config
 from sojourn.interval import Excuse
 from sojourn.plan import slo
 from sojourn.plan.records import Outcome
@@ -47,7 +47,7 @@ class Pair:
 
 def measured(folder: Path) -> Outcome:
     """Outcome of a recording."""
-    config = load_config(None, [folder], None)
+    config = load_config(folder / CONFIG_NAME, [], None)
     return slo.outcome(loop.read(folder, config=config), config)
 
 
@@ -62,7 +62,7 @@ def floor(scenario: str, side: str, percentile: str) -> float:
 def pairs(scenario: str) -> Iterator[Pair]:
     """The baseline and the doubled engine against the recordings, over `SEEDS`."""
     before = RECORDINGS / scenario / "before"
-    config = load_config(None, [before], None)
+    config = load_config(before / CONFIG_NAME, [], None)
     seen = loop.look(loop.read(before, config=config), config)
     fleet = loop.fleet(seen)
     if isinstance(fleet, Excuse):

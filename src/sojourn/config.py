@@ -2,7 +2,7 @@
 
 One file, few keys, each optional. `Config.load` reads it, `json_schema` publishes it,
 `commented_yaml` writes the starting file of `sojourn init`. Precedence of a value:
-flag > file > fitted > catalogue; a resolved value remembers which (`sojourn.interval.Sourced`).
+flag > file > fitted > catalogue.
 """
 
 from __future__ import annotations

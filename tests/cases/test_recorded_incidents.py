@@ -15,7 +15,7 @@ import pytest
 
 from sojourn import loop
 from sojourn.capacity.records import CapacityModel
-from sojourn.cli.options import load_config
+from sojourn.cli.options import CONFIG_NAME, load_config
 from sojourn.config import Config
 from sojourn.plan import slo
 from sojourn.plan.records import Plan
@@ -46,7 +46,7 @@ class Before:
 
 
 def recording(folder: Path) -> tuple[Tables, Config]:
-    config = load_config(None, [folder], None)
+    config = load_config(folder / CONFIG_NAME, [], None)
     return loop.read(folder, config=config), config
 
 

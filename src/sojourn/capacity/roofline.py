@@ -3,7 +3,7 @@
 The last of three sources (fit from telemetry, measured operator tables, this): it works with
 nothing but a config.json and an accelerator row. The efficiencies are constants below, fitted
 once; `benchmarks/fit_roofline.py` fits them again and prints the errors by model and card, and
-tests/capacity/test_roofline_accuracy.py holds the errors.
+tests/capacity/test_roofline.py holds the errors.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def _scenario(folder: Path, seed: int | None, tell: Callable[[str, float], None]
 
     sides = {}
     for side in ("before", "after"):
-        config = load_config(None, [folder / side], seed)
+        config = load_config(folder / side / CONFIG_NAME, [], seed)
         sides[side] = (loop.read(folder / side, config=config), config)
     before, config = sides["before"]
     return loop.go_round(folder.name, before, config, after=sides["after"], progress=tell)

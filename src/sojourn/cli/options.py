@@ -31,7 +31,9 @@ Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Of every random
 Configured = Annotated[
     Path | None,
     typer.Option(
-        "--config", "-c", help="sojourn.yaml; else looked for here, then beside the telemetry."
+        "--config",
+        "-c",
+        help="sojourn.yaml; else the one beside the telemetry, else ./sojourn.yaml.",
     ),
 ]
 Format = Annotated[
@@ -42,13 +44,16 @@ CONFIG_NAME: Final = "sojourn.yaml"
 
 
 def load_config(flag: Path | None, paths: list[Path], seed: int | None) -> Config:
-    """The configuration: the flag's, else ./sojourn.yaml, else one beside the telemetry.
+    """The configuration: the flag's, else one beside the telemetry, else ./sojourn.yaml.
+
+    What lies beside a recording was said of that recording, so it comes before what lies where
+    the command happens to run.
 
     Raises:
         ConfigError: the file is wrong.
     """
-    places = [Path(CONFIG_NAME)]
-    places += [folder / CONFIG_NAME for path in paths for folder in (path, path.parent)]
+    places = [folder / CONFIG_NAME for path in paths for folder in (path, path.parent)]
+    places.append(Path(CONFIG_NAME))
     found = flag or next((place for place in places if place.is_file()), None)
     config = Config.load(found)
     if seed is None:
@@ -138,7 +143,7 @@ def deliver(document: Document, *, output: Path | None, json: bool, quiet: bool 
     if json:
         sys.stdout.write(machine.to_json(document) + "\n")
     elif output is None or output.suffix in (".html", ".htm"):
-        terminal.render(document, Console())
+        terminal.render(document, Console(), brief=output is not None)
     if output is not None and not quiet:
         typer.echo(f"written: {output}", err=True)
     if document.exit_code:

@@ -40,13 +40,23 @@ def config_page() -> str:
         lines += [f"## {title}", "", "| key | default | meaning |", "| --- | --- | --- |"]
         for name, info in model.model_fields.items():
             default = info.get_default(call_default_factory=True, validated_data={})
-            shown = "" if isinstance(default, BaseModel | dict | tuple) else f"`{default}`"
-            lines.append(f"| `{name}` | {shown} | {info.description} |")
+            lines.append(f"| `{name}` | {_written(default, info)} | {info.description} |")
         lines.append("")
     return "\n".join(lines)
 
 
 ORDER: Final = ("demo", "init", "ingest", "profile", "attribute", "calibrate", "capacity")
+
+
+def _written(default: object, info: FieldInfo) -> str:
+    """A default as YAML writes it."""
+    if info.is_required():
+        return "required"
+    if default is None:
+        return "unset"
+    if isinstance(default, BaseModel | dict | tuple):
+        return ""
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
 def commands() -> list[tuple[str, Any]]:

@@ -177,6 +177,12 @@ def _stretched(stream: Stream, fleet: Fleet, stretch: float, seed: int) -> Scena
     return Scenario(Stream(requests, stream.steps), slow, seed)
 
 
+def _own_time(fleet: Fleet) -> str:
+    slow = [name for name, station in fleet.stations.items() if station.drift]
+    hours = f", at the hours when {', '.join(slow)} are slow" if slow else ""
+    return f"the time the work itself takes{hours}"
+
+
 def _nothing_to_hold(config: Config) -> Excuse:
     if config.slo:
         return Excuse(reason="There are no requests to scale")
@@ -192,7 +198,7 @@ def _at_no_load(search: _Search, found: dict[str, Standing], seed: int) -> Holdi
         load_factor=Interval.exact(0.0),
         rate_per_s=Interval.exact(0.0),
         breaks=_worst(found).describe(),
-        binds="the time the work itself takes",
+        binds=_own_time(search.fleet),
         curve=_curve(search, 1.0, seed),
         note="Missed even by requests nearly alone: the service time is too long for the target,"
         " or the target too tight",
