@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from typer.main import get_command
 
 from sojourn.attribution import rules, scoring
