@@ -14,7 +14,7 @@ from sojourn.interval import Excuse
 from sojourn.plan.estimates import share_interval
 from sojourn.plan.records import Holding, Plan, Ranked, Refused
 from sojourn.plan.slo import Judged, standings
-from sojourn.records import Bottleneck
+from sojourn.records import Bottleneck, words
 from sojourn.report.charts import engine_share, largest
 from sojourn.units import format_seconds, format_share, format_usd
 from sojourn.verify.records import Acceptance
@@ -26,11 +26,6 @@ OK: Final = 0
 MISSED: Final = 3
 THIN: Final = 4
 SCALE_OUT: Final = "scale_out"
-
-
-def words(name: str) -> str:
-    """An identifier as words."""
-    return name.replace("_", " ")
 
 
 def where(item: Findings) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from sojourn.attribution.records import ALL, Breakdown, Tail
 from sojourn.capacity.records import CapacityModel
 from sojourn.plan.records import Holding, Plan
-from sojourn.records import Bottleneck, Stage
+from sojourn.records import ENGINE_STAGES, Bottleneck, Stage, words
 from sojourn.verify.records import Acceptance
 from sojourn.workload.profile_records import Concentration, Profile
 
@@ -88,7 +88,7 @@ def stage_bars(breakdown: Breakdown, *, floor: float = 0.005) -> Spec:
             if seconds > floor * max(tail.e2e_s.mid, 1e-12):
                 rows.append(
                     {
-                        "bucket": tail.bucket.replace("_", " "),
+                        "bucket": words(tail.bucket),
                         "percentile": f"P{tail.percentile * 100:g}",
                         "stage": stage,
                         "seconds": seconds,
@@ -160,7 +160,7 @@ def arrivals(profile: Profile) -> Spec:
 def concentration(curves: Sequence[Concentration]) -> Spec:
     """Share of requests (largest first) against share of the basis."""
     rows = [
-        {"requests": x, "share": y, "basis": curve.basis.replace("_", " ")}
+        {"requests": x, "share": y, "basis": words(curve.basis)}
         for curve in curves
         for x, y in curve.curve
     ]
@@ -381,6 +381,5 @@ def largest(stages: Mapping[str, float], count: int = 3) -> list[tuple[str, floa
 
 def engine_share(tail: Tail) -> float:
     """Share of a tail spent in the engine: queue, prefill, decode, KV transfer, encode."""
-    inside = ("queue", "prefill", "decode", "kv_transfer", "encode")
     total = sum(tail.stages.values()) or 1.0
-    return sum(tail.stages.get(name, 0.0) for name in inside) / total
+    return sum(part for name, part in tail.stages.items() if name in ENGINE_STAGES) / total

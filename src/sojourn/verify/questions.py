@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
+from sojourn.attribution.records import ALL
 from sojourn.interval import Excuse
-from sojourn.records import Bottleneck
+from sojourn.records import Bottleneck, words
 from sojourn.units import format_usd
 from sojourn.verify import compare
 from sojourn.verify.compare import Estimate, Floats, share_figure, shown, time_figure, worst
@@ -33,11 +34,6 @@ def load_change(old: float | None, new: float | None, sizes: tuple[int, int]) ->
     chance = 2 * math.sqrt(1 / sizes[0] + 1 / sizes[1])
     beyond = abs(math.log(new / old)) > max(math.log1p(LOAD_TOLERANCE), chance)
     return new / old - 1 if beyond else 0.0
-
-
-def words(name: str) -> str:
-    """An identifier as words."""
-    return name.replace("_", " ")
 
 
 def _answer(
@@ -107,7 +103,7 @@ def bottleneck(old: Window, new: Window) -> Answer:
 
 
 def _tail_stages(window: Window) -> dict[str, float]:
-    tail = window.breakdown.tail("all", 0.99)
+    tail = window.breakdown.tail(ALL, 0.99)
     return {} if tail is None else tail.stages
 
 
