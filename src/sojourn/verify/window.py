@@ -17,6 +17,7 @@ from sojourn.plan.usage import Usage, usage
 from sojourn.trace.arrays import floats, texts
 from sojourn.trace.tables import Tables
 from sojourn.units import S_PER_HOUR
+from sojourn.workload.arrivals import inside
 from sojourn.workload.buckets import assign
 from sojourn.workload.profile import profile
 from sojourn.workload.profile_records import Profile
@@ -44,14 +45,7 @@ class Window:
     @property
     def in_peak(self) -> npt.NDArray[np.bool_]:
         """Which judged requests arrived in the peak window (all of a recording that is shorter)."""
-        peak = self.profile.arrivals.peak
-        arrival = self.judged.arrival_s
-        if peak.requests == len(arrival):
-            return np.ones(len(arrival), dtype=np.bool_)
-        inside: npt.NDArray[np.bool_] = (arrival >= peak.start_s) & (
-            arrival < peak.start_s + peak.length_s
-        )
-        return inside
+        return inside(self.judged.arrival_s, self.profile.arrivals.peak)
 
     @property
     def peak_rate(self) -> float:

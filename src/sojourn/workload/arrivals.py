@@ -87,6 +87,16 @@ def peak_window(times: Floats, width_s: float) -> Window:
     return Window(start_s=float(times[best]), length_s=width_s, requests=int(counts[best]))
 
 
+def inside(times: Floats, window: Window) -> npt.NDArray[np.bool_]:
+    """Which arrivals lie in a window of theirs (all, where it has counted all)."""
+    if window.requests == times.size:
+        return np.ones(times.size, dtype=np.bool_)
+    found: npt.NDArray[np.bool_] = (times >= window.start_s) & (
+        times < window.start_s + window.length_s
+    )
+    return found
+
+
 def windows(
     times: Floats, width_s: float, names: npt.NDArray[np.str_] | None = None
 ) -> tuple[Window, ...]:
