@@ -259,14 +259,9 @@ def headroom(model: CapacityModel) -> Spec:
     return spec
 
 
-def actions(plan: Plan) -> Spec | None:
-    """Predicted P99 of each simulated action beside the baseline, with its interval; None where
-    nothing was simulated."""
-    today = plan.baseline.e2e_s.get(ALL, {}).get("p99")
-    if today is None:
-        return None
-    base = today.mid
-    rows = [
+def _action_rows(plan: Plan, base: float) -> list[Spec]:
+    """Predicted P99 of each simulated action with its interval, seconds; `base` is today's."""
+    return [
         {
             "action": item.title,
             "p99": base + item.p99_change_s.mid,
@@ -278,7 +273,14 @@ def actions(plan: Plan) -> Spec | None:
         for item in items
         if item.p99_change_s is not None and item.outcome is not None
     ]
-    if not rows:
+
+
+def actions(plan: Plan) -> Spec | None:
+    """Predicted P99 of each simulated action beside the baseline, with its interval; None where
+    nothing was simulated."""
+    today = plan.baseline.e2e_s.get(ALL, {}).get("p99")
+    rows = [] if today is None else _action_rows(plan, today.mid)
+    if today is None or not rows:
         return None
     order = [row["action"] for row in rows]
     y = {"field": "action", "sort": order, "title": None}
@@ -312,7 +314,7 @@ def actions(plan: Plan) -> Spec | None:
             },
         },
         {
-            "data": {"values": [{"x": base}]},
+            "data": {"values": [{"x": today.mid}]},
             "mark": {"type": "rule", "color": BAD, "strokeDash": [4, 3]},
             "encoding": {"x": {"field": "x", "type": "quantitative"}},
         },

@@ -14,6 +14,7 @@ from sojourn.verify import compare
 from sojourn.verify.compare import Estimate, Floats, share_figure, shown, time_figure, worst
 from sojourn.verify.engine_figures import engine_figures
 from sojourn.verify.records import Answer, Figure, Finding
+from sojourn.verify.same_mix import SLO
 from sojourn.verify.window import Window
 
 LOAD_TOLERANCE: Final = 0.10
@@ -185,7 +186,7 @@ def shares(old: Window, new: Window, seed: int) -> Answer:
         )
 
     judged, later = old.judged, new.judged
-    attained = figure("meets every target of the SLO", judged.good, later.good, better=True)
+    attained = figure(SLO, judged.good, later.good, better=True)
     quality = figure("quality score", old.quality, new.quality, better=True)
     success = judged.succeeded.astype(float), later.succeeded.astype(float)
     degraded = judged.degraded.astype(float), later.degraded.astype(float)
@@ -292,7 +293,11 @@ def way_back(old: Window, back: Window | None, seed: int) -> Answer:
         confidence=confidence,
     )
     answer = _answer(question, [*figures, success], collect="the end of each request")
-    tail = figures[1]
+    return _taken_back(answer, figures[1])
+
+
+def _taken_back(answer: Answer, tail: Figure | None) -> Answer:
+    """The answer to question 7 in its own words; `tail` is the P95."""
     if answer.finding is Finding.WORSE:
         text = f"Taken back, it is not as it was: {answer.text}"
     elif tail is None or tail.finding is Finding.UNKNOWN:
