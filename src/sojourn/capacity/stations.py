@@ -17,11 +17,9 @@ from sojourn.capacity.survival import kaplan_meier
 from sojourn.config import Config, Station
 from sojourn.interval import Provenance
 from sojourn.records import ENGINE_HOST_SPANS, Stage, Status
-from sojourn.trace.arrays import floats
+from sojourn.trace.arrays import Bools, Floats, floats
 from sojourn.trace.tables import Tables
 
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.intp]
 
 STATION_STAGES = (

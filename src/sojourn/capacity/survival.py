@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sojourn.trace.arrays import Floats
 from sojourn.workload.hotdeck import survival
 from sojourn.workload.profile_records import Summary
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,9 @@ from sojourn.attribution.records import Diagnosis, Verdict
 from sojourn.capacity.records import EngineModel, Fleet, StepModel
 from sojourn.config import Config, Retry
 from sojourn.interval import Excuse
-from sojourn.plan.estimates import Bools, Floats
 from sojourn.plan.records import Price
 from sojourn.records import Bottleneck, Layer
-from sojourn.trace.arrays import floats, texts, whole
+from sojourn.trace.arrays import Bools, Floats, floats, texts, whole
 from sojourn.trace.tables import Tables
 from sojourn.workload.profile_records import Profile, StepKind
 from sojourn.workload.stream import Stream

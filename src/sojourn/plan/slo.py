@@ -32,11 +32,11 @@ from sojourn.attribution.records import ALL
 from sojourn.capacity.records import Fleet
 from sojourn.config import Config, Slo
 from sojourn.interval import Interval
-from sojourn.plan.estimates import Bools, Floats, quantile_interval, share_interval
+from sojourn.plan.estimates import quantile_interval, share_interval
 from sojourn.plan.records import Outcome
 from sojourn.plan.usage import Usage, usage
 from sojourn.records import FAILED
-from sojourn.trace.arrays import floats, rows_of, texts
+from sojourn.trace.arrays import Bools, Floats, floats, rows_of, texts
 from sojourn.trace.tables import Tables
 from sojourn.units import S_PER_HOUR
 

@@ -9,8 +9,7 @@ import pyarrow.compute as pc
 
 from sojourn.capacity.records import Fleet
 from sojourn.config import Config
-from sojourn.plan.estimates import Floats
-from sojourn.trace.arrays import floats, texts
+from sojourn.trace.arrays import Floats, floats, texts
 from sojourn.trace.tables import Tables
 from sojourn.units import S_PER_HOUR
 

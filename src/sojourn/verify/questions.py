@@ -9,9 +9,10 @@ from typing import Final
 from sojourn.attribution.records import ALL
 from sojourn.interval import Excuse
 from sojourn.records import Bottleneck, words
+from sojourn.trace.arrays import Floats
 from sojourn.units import format_usd
 from sojourn.verify import compare
-from sojourn.verify.compare import Estimate, Floats, share_figure, shown, time_figure, worst
+from sojourn.verify.compare import Estimate, share_figure, shown, time_figure, worst
 from sojourn.verify.engine_figures import engine_figures
 from sojourn.verify.records import Answer, Figure, Finding
 from sojourn.verify.same_mix import SLO

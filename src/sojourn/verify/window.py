@@ -14,15 +14,13 @@ from sojourn.capacity import stations
 from sojourn.config import Config
 from sojourn.plan.slo import Judged, judge
 from sojourn.plan.usage import Usage, usage
-from sojourn.trace.arrays import floats, texts
+from sojourn.trace.arrays import Floats, floats, texts
 from sojourn.trace.tables import Tables
 from sojourn.units import S_PER_HOUR
 from sojourn.workload.arrivals import inside
 from sojourn.workload.buckets import assign
 from sojourn.workload.profile import profile
 from sojourn.workload.profile_records import Profile
-
-Floats = npt.NDArray[np.float64]
 
 MIN_REQUESTS = 30
 """Fewer requests than this give no verdict on anything."""

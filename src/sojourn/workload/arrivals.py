@@ -8,9 +8,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from sojourn.trace.arrays import Floats
 from sojourn.workload.profile_records import Arrivals, Window
-
-Floats = npt.NDArray[np.float64]
 
 SCALES_S: Final = {"1s": 1.0, "10s": 10.0, "60s": 60.0}
 MAX_WINDOWS: Final = 1500

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sojourn.records import Stage
+from sojourn.trace.arrays import Bools, Floats, Ints
 from sojourn.trace.tables import Tables
 from sojourn.workload.arrivals import inside
 from sojourn.workload.buckets import gather
@@ -20,10 +21,6 @@ from sojourn.workload.profile_records import Arrivals, BucketProfile, Step, Temp
 from sojourn.workload.programs import Programs, programs
 from sojourn.workload.replay import DEFAULT_POOL, kin
 from sojourn.workload.steps import CALL, KINDS, STATION, Steps
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 MAX_TEMPLATES: Final = 400
 """Whole programs kept per bucket: its P99 then still rests on four of them."""

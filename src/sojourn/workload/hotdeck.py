@@ -14,10 +14,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from sojourn.trace.arrays import Floats, Ints
 from sojourn.workload.hashing import Hashes
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 MIN_DONORS: Final = 3
 """Below this a class is passed over for a wider one: one donor copied over and over would carry

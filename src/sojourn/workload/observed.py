@@ -15,12 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sojourn.records import ENGINE_HOST_SPANS, Stage, Status
-from sojourn.trace.arrays import floats, rows_of, whole
+from sojourn.trace.arrays import Bools, Floats, Ints, floats, rows_of, whole
 from sojourn.trace.tables import Tables
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 STAGES: Final = tuple(Stage)
 STAGE_CODE: Final = {stage: code for code, stage in enumerate(STAGES)}

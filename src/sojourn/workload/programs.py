@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from sojourn.records import ENGINE_HOST_SPANS, Stage
+from sojourn.trace.arrays import Bools, Floats, Ints
 from sojourn.workload import intervals
 from sojourn.workload.observed import STAGE_CODE, STAGES, Calls, Observed, Spans
 from sojourn.workload.steps import (
@@ -19,10 +19,6 @@ from sojourn.workload.steps import (
     numbered,
     span_steps,
 )
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 DELAY_FLOOR_S: Final = 1e-4
 """Shorter gaps get no step of their own (a simulator pays for each); their time is added to the
