@@ -73,7 +73,7 @@ def _engine_busy(tables: Tables, fleet: Fleet | None) -> float | None:
 
 
 def union_s(start: Floats, end: Floats) -> float:
-    """Length of the union of intervals."""
+    """Length of the union of intervals (at least one), seconds."""
     order = np.argsort(start)
     start, end = start[order], end[order]
     reach = np.maximum.accumulate(end)
