@@ -43,6 +43,11 @@ ENGINE_STAGES: Final = frozenset(
 """Stages that more engine replicas can shorten."""
 
 
+ENGINE_HOST_SPANS: Final = ("engine front", "engine back")
+"""Names of gateway spans that are the engine's own API server: before the queue, after the last
+token."""
+
+
 class Bucket(StrEnum):
     """The default request buckets; users name more in sojourn.yaml, so a bucket is a string."""
 
@@ -61,6 +66,10 @@ class Status(StrEnum):
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
     SHED = "shed"
+
+
+FAILED: Final = (Status.ERROR, Status.TIMEOUT, Status.SHED)
+"""Ends that are the system's failure; who cancels has gone by himself."""
 
 
 class TtftOrigin(StrEnum):
@@ -175,6 +184,11 @@ class Record(BaseModel):
         cells = ((name, str(getattr(self, name))[:400]) for name in type(self).model_fields)
         rows = "".join(f"<tr><th>{k}</th><td>{html.escape(v)}</td></tr>" for k, v in cells)
         return f"<table><caption>{type(self).__name__}</caption>{rows}</table>"
+
+
+def words(name: str) -> str:
+    """An identifier as words."""
+    return name.replace("_", " ")
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

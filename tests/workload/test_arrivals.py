@@ -81,3 +81,17 @@ def test_a_short_recording_gets_windows_short_enough_to_show_its_shape(duration,
     found = arrivals.windows(steady, 60.0)
     assert found[0].length_s == width
     assert len(found) >= 20
+
+
+@given(times, st.floats(0.5, 200))
+def test_as_many_arrivals_lie_in_the_peak_window_as_it_counted(made, width):
+    ordered = np.sort(np.array(made))
+    peak = arrivals.peak_window(ordered, width)
+    assert arrivals.inside(ordered, peak).sum() == peak.requests
+
+
+def test_an_arrival_at_the_very_end_of_the_peak_window_is_not_in_it():
+    made = np.array([0.0, 5.0, 5.5, 6.0])
+    peak = arrivals.peak_window(made, 1.0)
+    assert (peak.start_s, peak.requests) == (5.0, 2)
+    assert arrivals.inside(made, peak).tolist() == [False, True, True, False]

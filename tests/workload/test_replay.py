@@ -11,7 +11,6 @@ from sojourn.config import Config
 from sojourn.errors import InputError
 from sojourn.trace.tables import Tables, from_rows
 from sojourn.workload.buckets import assign
-from sojourn.workload.hotdeck import Level, draw_above, pick
 from sojourn.workload.replay import replay
 
 
@@ -343,43 +342,6 @@ def check_stream(stream, names):
     assert (tokens["output_tokens"][call] >= 1).all()
     assert (tokens["cached_tokens"] <= tokens["input_tokens"]).all()
     assert all((column[~call] == 0).all() for column in tokens.values())
-
-
-def test_pick_prefers_likeness_but_not_a_lonely_donor():
-    keys = np.array([1, 1, 1, 2], dtype=np.uint64)
-    everyone = np.zeros(4, dtype=np.uint64)
-    levels = [
-        Level(keys, np.array([10, 11, 12, 20]), np.array([1, 2, 3], dtype=np.uint64)),
-        Level(everyone, np.array([10, 11, 12, 20]), np.zeros(3, dtype=np.uint64)),
-    ]
-    found = pick(levels, np.array([0.5, 0.0, 0.99]))
-    assert found.tolist() == [11, 10, 20]
-    assert pick(levels[:1], np.array([0.5, 0.0, 0.99])).tolist() == [11, 20, -1]
-
-
-@given(
-    st.lists(st.tuples(st.floats(0, 10), st.booleans()), max_size=20),
-    st.lists(st.tuples(st.floats(0, 12), st.floats(0, 0.999)), min_size=1, max_size=20),
-)
-def test_draws_exceed_the_censoring_point_or_are_it(visits, asked):
-    times = np.array([t for t, _ in visits], dtype=float)
-    cut = np.array([c for _, c in visits], dtype=bool)
-    floor, luck = (np.array(column) for column in zip(*asked, strict=True))
-    found = draw_above(times, cut, floor, luck)
-    for value, least in zip(found, floor, strict=True):
-        longer = [t for t, c in visits if t > least and not c]
-        beyond = max((t for t, _ in visits), default=0.0)
-        assert value in (*longer, max(least, beyond))
-        assert value >= least
-
-
-def test_without_cuts_draws_are_the_sample():
-    times = np.array([3.0, 1.0, 2.0, 2.0])
-    luck = (np.arange(400) + 0.5) / 400
-    found = draw_above(times, np.zeros(4, bool), np.zeros(400), luck)
-    assert np.unique(found, return_counts=True)[1].tolist() == [100, 200, 100]
-    above = draw_above(times, np.zeros(4, bool), np.full(400, 1.0), luck)
-    assert np.unique(above).tolist() == [2, 3]
 
 
 def test_work_that_a_timeout_cut_is_estimated_without_bias(incident):

@@ -9,11 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sojourn.records import Status
+from sojourn.records import FAILED
 from sojourn.trace.arrays import Floats, Ints, floats, rows_of, whole
 from sojourn.trace.tables import Tables
-
-FAILED = (Status.ERROR, Status.TIMEOUT, Status.SHED)
 
 
 @dataclass(frozen=True)

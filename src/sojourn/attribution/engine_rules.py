@@ -30,7 +30,7 @@ from sojourn.attribution.scoring import (
     only_against,
     only_for,
 )
-from sojourn.records import Bottleneck, Stage
+from sojourn.records import ENGINE_HOST_SPANS, Bottleneck, Stage
 
 STRETCHED: Final = 0.5
 """More than half of a decode step is the other requests' share: a larger batch slows everybody."""
@@ -281,7 +281,7 @@ def host_cpu(facts: Facts) -> Finding | None:
 
 def _front_is_engine(facts: Facts) -> bool:
     names = facts.names_of(Stage.GATEWAY)
-    return bool(names) and names[0].startswith("engine ")
+    return bool(names) and names[0] in ENGINE_HOST_SPANS
 
 
 RULES: Final = (

@@ -169,7 +169,6 @@ def client_limit(facts: Facts) -> Finding | None:
     most, held = facts.engine.in_flight_max, facts.engine.in_flight_max_share
     if most is None or held is None or most < IN_FLIGHT_MIN:
         return None
-    waiting, full = facts.engine.waiting_share, facts.engine.slots_full_share
     return finding(
         "client_limit",
         Bottleneck.CLIENT_LIMIT,
@@ -181,27 +180,7 @@ def client_limit(facts: Facts) -> Finding | None:
                 OCCASIONAL,
                 1.5 * DIRECT,
             ),
-            only_against(
-                below(
-                    f"requests wait in the engine during {waiting or 0:.0%} of the peak",
-                    waiting,
-                    0.05,
-                    OCCASIONAL,
-                    DIRECT,
-                )
-            ),
-            only_against(
-                below(f"every slot is taken during {full or 0:.0%}", full, 0.05, OCCASIONAL, SIGN)
-            ),
-            only_against(
-                below(
-                    "waiting in the engine's queue",
-                    facts.share(Stage.QUEUE),
-                    SHARE_LOW,
-                    SHARE_HIGH,
-                    DIRECT,
-                )
-            ),
+            *_engine_queue(facts),
             only_for(holds("the number is round", most % 5 == 0 or _power_of_two(most), HINT)),
             only_against(
                 below(
@@ -218,6 +197,34 @@ def client_limit(facts: Facts) -> Finding | None:
     )
 
 
+def _engine_queue(facts: Facts) -> tuple[Reading | None, ...]:
+    """Against a limit of the client: requests queue in the engine, so they do get there."""
+    waiting, full = facts.engine.waiting_share, facts.engine.slots_full_share
+    return (
+        only_against(
+            below(
+                f"requests wait in the engine during {waiting or 0:.0%} of the peak",
+                waiting,
+                0.05,
+                OCCASIONAL,
+                DIRECT,
+            )
+        ),
+        only_against(
+            below(f"every slot is taken during {full or 0:.0%}", full, 0.05, OCCASIONAL, SIGN)
+        ),
+        only_against(
+            below(
+                "waiting in the engine's queue",
+                facts.share(Stage.QUEUE),
+                SHARE_LOW,
+                SHARE_HIGH,
+                DIRECT,
+            )
+        ),
+    )
+
+
 def _power_of_two(value: float) -> bool:
     whole = int(value)
     return whole > 0 and whole & (whole - 1) == 0
@@ -227,15 +234,10 @@ def none(facts: Facts) -> Finding | None:
     """Nothing is short: no queue, no stretch, no retries; and the SLO, where set, is met."""
     queue, shared = facts.share(Stage.QUEUE), facts.extra.get("removable")
     again = facts.retries.retry_share_of_attempts if facts.retries is not None else None
-    wait = facts.extra.get("station_wait")
     met = None
     if facts.slo_e2e_s is not None:
         met = facts.tail.e2e_s.mid <= facts.slo_e2e_s
     limit = f"the P99 is {format_seconds(facts.tail.e2e_s.mid)}, its target"
-    largest_outside = max(
-        (facts.share(s) for s in (Stage.RETRIEVAL, Stage.RERANK, Stage.TOOL, Stage.NETWORK)),
-        default=0.0,
-    )
     return finding(
         "none",
         Bottleneck.NONE,
@@ -252,26 +254,7 @@ def none(facts: Facts) -> Finding | None:
             below(
                 f"{again or 0:.0%} of attempts are retries", again, FEW_RETRIES, MANY_RETRIES, SIGN
             ),
-            only_against(
-                below(
-                    f"{wait or 0:.0%} of the P99 is waiting for workers",
-                    wait,
-                    SHARE_LOW,
-                    SHARE_HIGH,
-                    SIGN,
-                )
-            ),
-            only_against(
-                below(
-                    f"one stage outside carries {largest_outside:.0%}",
-                    largest_outside,
-                    SHARE_HIGH,
-                    PERSISTENT,
-                    SIGN,
-                )
-            )
-            if met is None
-            else None,
+            *_outside(facts, judged=met is not None),
             only_against(
                 holds("the engine is full at the peak", facts.occupied is not True, DIRECT)
             ),
@@ -287,6 +270,30 @@ def none(facts: Facts) -> Finding | None:
         ),
         share=None,
         importance=1.0 if met else 0.3,
+    )
+
+
+def _outside(facts: Facts, *, judged: bool) -> tuple[Reading | None, ...]:
+    """Against nothing being short: waits for workers, and one stage that carries the tail where
+    no target says (`judged`) that it may."""
+    wait = facts.extra.get("station_wait")
+    largest = max(
+        facts.share(s) for s in (Stage.RETRIEVAL, Stage.RERANK, Stage.TOOL, Stage.NETWORK)
+    )
+    one_stage = only_against(
+        below(f"one stage outside carries {largest:.0%}", largest, SHARE_HIGH, PERSISTENT, SIGN)
+    )
+    return (
+        only_against(
+            below(
+                f"{wait or 0:.0%} of the P99 is waiting for workers",
+                wait,
+                SHARE_LOW,
+                SHARE_HIGH,
+                SIGN,
+            )
+        ),
+        None if judged else one_stage,
     )
 
 

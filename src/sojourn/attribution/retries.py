@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sojourn.attribution import spikes
-from sojourn.attribution.attempts import FAILED, Attempts, attempts
+from sojourn.attribution.attempts import Attempts, attempts
 from sojourn.attribution.infer import codes, computed_tokens
 from sojourn.attribution.peak import Windows
 from sojourn.attribution.records import RetryReport, TimeoutMass
 from sojourn.config import Config
 from sojourn.interval import Interval
-from sojourn.records import ENGINE_STAGES
+from sojourn.records import ENGINE_STAGES, FAILED
 from sojourn.trace.arrays import Floats, floats, rows_of
 from sojourn.trace.tables import Tables
 

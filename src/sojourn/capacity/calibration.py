@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from sojourn.capacity.engine_calls import EngineCalls, extract, windows
 from sojourn.capacity.equations import Equations, Replica, Setting, nobody_waiting, rebuild, write
@@ -15,9 +14,8 @@ from sojourn.capacity.regression import robust_nnls
 from sojourn.capacity.sweep import Cost
 from sojourn.config import Config
 from sojourn.interval import Excuse, Provenance
+from sojourn.trace.arrays import Floats
 from sojourn.trace.tables import Tables
-
-Floats = npt.NDArray[np.float64]
 
 FEWEST_CALLS = 30
 """Below this a robust fit of five coefficients and five held-out blocks means nothing."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from sojourn.trace.arrays import Floats
+
 Rows = npt.NDArray[np.intp]
 
 OVERFULL = 0.02

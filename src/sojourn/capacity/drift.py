@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from sojourn.capacity.survival import kaplan_meier
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+from sojourn.trace.arrays import Bools, Floats
 
 MIN_VISITS: Final = 40
 """Visits per window: the standard error of a median's logarithm is then about a fifth of the

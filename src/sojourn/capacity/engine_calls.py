@@ -9,17 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sojourn.records import Status
-from sojourn.trace.arrays import floats
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-
+from sojourn.trace.arrays import Bools, Floats, Ints, floats
 
 WINDOWS = 4
 WINDOW_CALLS = 5_000

@@ -9,9 +9,7 @@ import numpy.typing as npt
 
 from sojourn.capacity.engine_calls import EngineCalls, delay_at
 from sojourn.capacity.sweep import Cost, Occupancy, State, sweep
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+from sojourn.trace.arrays import Bools, Floats
 
 LOWER_ENVELOPE = 0.1
 """Quantile of a first guess at prefill seconds per token: calls that did not wait."""

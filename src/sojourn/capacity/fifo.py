@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from heapq import heappush, heapreplace
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+from sojourn.trace.arrays import Bools, Floats
 
 FEWEST_VISITS = 60
 """A rank correlation of 0.3 is told from none at p = 0.01 from about 60 pairs on."""

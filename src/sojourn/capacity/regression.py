@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-Floats = npt.NDArray[np.float64]
+from sojourn.trace.arrays import Floats
 
 HUBER = 1.345
 """Huber's constant: 95% efficiency on normal noise (Huber 1981), in standard deviations."""

@@ -5,17 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sojourn.config import Config, Retry
 from sojourn.records import Stage, Status
+from sojourn.trace.arrays import Bools, Floats, Ints
 from sojourn.trace.tables import Tables
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 SAME_TIMEOUT = 0.03
 """Attempts that ran into one timeout differ by the time it takes to notice, not by more."""

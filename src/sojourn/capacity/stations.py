@@ -16,12 +16,10 @@ from sojourn.capacity.retries import attempt_timeout, attempts_of
 from sojourn.capacity.survival import kaplan_meier
 from sojourn.config import Config, Station
 from sojourn.interval import Provenance
-from sojourn.records import Stage, Status
-from sojourn.trace.arrays import floats
+from sojourn.records import ENGINE_HOST_SPANS, Stage, Status
+from sojourn.trace.arrays import Bools, Floats, floats
 from sojourn.trace.tables import Tables
 
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.intp]
 
 STATION_STAGES = (
@@ -32,8 +30,6 @@ STATION_STAGES = (
     Stage.TOOL,
     Stage.POSTPROCESS,
 )
-ENGINE_HOST = ("engine front", "engine back")
-"""Spans of the engine's own API server; `StepModel.front_s` stands for them."""
 CUT = (Status.CANCELLED, Status.TIMEOUT)
 SAMPLES = 500
 
@@ -102,7 +98,8 @@ def _leaves(spans: pa.Table) -> pa.Table:
     staged = spans.filter(pc.is_valid(spans.column("stage")))
     holds = pc.is_in(spans.column("span_id"), value_set=pc.unique(staged.column("parent")))
     own = pc.is_in(spans.column("stage"), value_set=pa.array([s.value for s in STATION_STAGES]))
-    host = pc.is_in(spans.column("name"), value_set=pa.array(ENGINE_HOST))
+    # `StepModel.front_s` stands for the engine's own API server
+    host = pc.is_in(spans.column("name"), value_set=pa.array(ENGINE_HOST_SPANS))
     named = pc.is_valid(spans.column("name"))
     keep = pc.and_(pc.and_(own, named), pc.and_(pc.invert(holds), pc.invert(host)))
     return spans.filter(pc.fill_null(keep, fill_value=False)).sort_by("start_s")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sojourn.trace.arrays import Floats
+from sojourn.workload.hotdeck import survival
 from sojourn.workload.profile_records import Summary
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,15 @@ class Weighted:
 def kaplan_meier(values: Floats, censored: npt.NDArray[np.bool_]) -> Weighted | None:
     """Distribution of durations of which the censored are cut at `values`.
 
-    S(t) = product over ended durations <= t of (1 - ended there / still under way there). Weight
-    that is never seen to end is put on the longest duration that ended (or was cut, if longer).
-    Source: Kaplan and Meier 1958. None where nothing ended.
+    As `workload.hotdeck.survival` (Kaplan and Meier 1958). Weight that is never seen to end is put
+    on the longest duration that ended (or was cut, if longer). None where nothing ended.
     Wrong when: what is cut is cut because it would be long, beyond its length so far (a worker
     known to hang).
     """
     if not (~censored).any():
         return None
-    order = np.lexsort((censored, values))
+    order, alive = survival(values, censored)
     ordered, cut = values[order], censored[order]
-    under_way = np.arange(len(ordered), 0, -1, dtype=np.float64)
-    alive = np.cumprod(np.where(cut, 1.0, 1.0 - 1.0 / under_way))
     weights = -np.diff(np.concatenate([[1.0], alive]))
     seen, mass = ordered[~cut], weights[~cut]
     rest = 1.0 - float(mass.sum())

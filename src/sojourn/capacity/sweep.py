@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sojourn.capacity.chunks import Chunks, Prompts, allocate
-
-Floats = npt.NDArray[np.float64]
+from sojourn.trace.arrays import Floats
 
 SAME_BORDER = 0.2
 """Moments closer than this share of the shortest step are the same step border."""

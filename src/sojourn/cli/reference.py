@@ -20,7 +20,7 @@ from sojourn.cli.verbs import app
 from sojourn.config import Analysis, BucketRule, Buckets, Config, Deployment, Retry, Slo, Station
 from sojourn.plan import scoring as weighing
 from sojourn.plan.actions import ACTIONS
-from sojourn.records import write_atomic
+from sojourn.records import words, write_atomic
 from sojourn.trace.reference import tables_page
 
 
@@ -113,7 +113,7 @@ def actions_page() -> str:
         "| --- | --- | --- | --- | --- |",
     ]
     for action in ACTIONS:
-        opened = ", ".join(sorted(name.value.replace("_", " ") for name in action.opens_for))
+        opened = ", ".join(sorted(words(name.value) for name in action.opens_for))
         title = action.title if action.simulated else f"{action.title} (not modelled yet)"
         cells = (title, action.layer.value, opened, action.wrong_when, action.source)
         lines.append(f"| {' | '.join(cells)} |")

@@ -19,10 +19,10 @@ from sojourn.attribution.records import Diagnosis, Verdict
 from sojourn.capacity.records import EngineModel, Fleet, StepModel
 from sojourn.config import Config, Retry
 from sojourn.interval import Excuse
-from sojourn.plan.estimates import Bools, Floats
 from sojourn.plan.records import Price
+from sojourn.plan.usage import union_s
 from sojourn.records import Bottleneck, Layer
-from sojourn.trace.arrays import floats, texts, whole
+from sojourn.trace.arrays import Bools, Floats, floats, texts, whole
 from sojourn.trace.tables import Tables
 from sojourn.workload.profile_records import Profile, StepKind
 from sojourn.workload.stream import Stream
@@ -245,8 +245,5 @@ def _gpu_share(tables: Tables) -> float | None:
     if not activity.num_rows:
         return None
     start, end = floats(activity["start_s"]), floats(activity["end_s"])
-    order = np.argsort(start)
-    start, reach = start[order], np.maximum.accumulate(end[order])
-    holes = np.maximum(0.0, start[1:] - reach[:-1]).sum()
-    span = float(reach[-1] - start[0])
-    return float(1 - holes / span) if span > 0 else None
+    span = float(end.max() - start.min())
+    return union_s(start, end) / span if span > 0 else None

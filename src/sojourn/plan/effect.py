@@ -13,7 +13,6 @@ from sojourn.attribution.records import ALL
 from sojourn.config import Config
 from sojourn.interval import Interval
 from sojourn.plan.estimates import (
-    Floats,
     interval_of,
     mean_change,
     mean_interval,
@@ -23,6 +22,7 @@ from sojourn.plan.estimates import (
 from sojourn.plan.records import Outcome
 from sojourn.plan.slo import Judged, summarise
 from sojourn.plan.trial import Trial
+from sojourn.trace.arrays import Floats
 from sojourn.units import format_seconds, format_share
 
 TAIL: Final = 0.99

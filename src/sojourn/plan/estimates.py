@@ -11,9 +11,7 @@ import numpy.typing as npt
 
 from sojourn.attribution import euler
 from sojourn.interval import Interval
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+from sojourn.trace.arrays import Floats
 
 RESAMPLES: Final = 200
 """Bootstrap resamples: the 5% and 95% bounds then rest on ten samples each."""

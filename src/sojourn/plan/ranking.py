@@ -34,7 +34,7 @@ from sojourn.plan.records import NOT_CALLED_FOR, Holding, Outcome, Plan, Price, 
 from sojourn.plan.slo import outcome, standings
 from sojourn.plan.trial import Trial, run_all, with_dropped
 from sojourn.progress import Progress, silent
-from sojourn.records import Layer
+from sojourn.records import Layer, words
 from sojourn.sim.scenario import Scenario
 from sojourn.trace.tables import Tables
 from sojourn.units import format_share
@@ -167,7 +167,7 @@ def _opened(
 
 
 def _missing_verdict(action: Action, diagnosis: Diagnosis) -> Excuse:
-    wanted = ", ".join(sorted(b.value.replace("_", " ") for b in action.opens_for))
+    wanted = ", ".join(sorted(words(b.value) for b in action.opens_for))
     if diagnosis.excuse is not None:
         return Excuse(
             reason=f"No bottleneck is established, and it takes one of: {wanted}",

@@ -23,9 +23,8 @@ from sojourn.plan.action import (
     with_retry,
     with_steps,
 )
-from sojourn.plan.estimates import Floats
 from sojourn.records import Bottleneck, Bucket, Layer, Stage
-from sojourn.trace.arrays import texts
+from sojourn.trace.arrays import Floats, texts
 from sojourn.workload.profile_records import StepKind
 from sojourn.workload.stream import STREAM_STEPS, Stream
 

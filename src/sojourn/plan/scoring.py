@@ -30,7 +30,7 @@ from sojourn.interval import Excuse
 from sojourn.plan.effect import MATERIAL, Effect
 from sojourn.plan.records import Outcome, Price
 from sojourn.plan.system_layer import ENGINE_BOTTLENECKS
-from sojourn.records import Bottleneck
+from sojourn.records import Bottleneck, words
 from sojourn.units import format_seconds, format_share, format_usd
 
 ATTAINMENT_WEIGHT: Final = 0.75
@@ -106,7 +106,7 @@ def elsewhere(diagnosis: Diagnosis) -> str:
         and v.bottleneck not in (Bottleneck.NONE, Bottleneck.INSUFFICIENT_EVIDENCE)
     ]
     named = [
-        v.bottleneck.value.replace("_", " ")
+        words(v.bottleneck.value)
         + ("" if v.share_of_p99 is None else f" ({format_share(v.share_of_p99)} of P99)")
         for v in outside
     ]

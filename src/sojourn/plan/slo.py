@@ -32,10 +32,11 @@ from sojourn.attribution.records import ALL
 from sojourn.capacity.records import Fleet
 from sojourn.config import Config, Slo
 from sojourn.interval import Interval
-from sojourn.plan.estimates import Bools, Floats, quantile_interval, share_interval
+from sojourn.plan.estimates import quantile_interval, share_interval
 from sojourn.plan.records import Outcome
 from sojourn.plan.usage import Usage, usage
-from sojourn.trace.arrays import floats, rows_of, texts
+from sojourn.records import FAILED
+from sojourn.trace.arrays import Bools, Floats, floats, rows_of, texts
 from sojourn.trace.tables import Tables
 from sojourn.units import S_PER_HOUR
 
@@ -190,7 +191,7 @@ def judge(tables: Tables, config: Config) -> Judged:
     arrival, end = floats(requests["arrival_s"]), floats(requests["end_s"])
     status = texts(requests["status"], "")
     status[(status == "") & ~np.isnan(end)] = "ok"
-    failed = np.isin(status, ["error", "timeout", "shed"])
+    failed = np.isin(status, FAILED)
     ok = status == "ok"
     finals = _final_calls(requests, tables.calls)
     attempts = floats(requests["attempts"])
@@ -234,7 +235,7 @@ def _against_slo(
 ) -> dict[str, Any]:
     """`good`, `misses` and `notes` of `Judged`."""
     n = len(bucket)
-    failed = np.isin(status, ["error", "timeout", "shed"])
+    failed = np.isin(status, FAILED)
     misses = {target: np.zeros(n, dtype=bool) for target in TARGETS}
     good = np.full(n, np.nan)
     notes: list[str] = []

@@ -9,8 +9,7 @@ import pyarrow.compute as pc
 
 from sojourn.capacity.records import Fleet
 from sojourn.config import Config
-from sojourn.plan.estimates import Floats
-from sojourn.trace.arrays import floats, texts
+from sojourn.trace.arrays import Floats, floats, texts
 from sojourn.trace.tables import Tables
 from sojourn.units import S_PER_HOUR
 
@@ -74,7 +73,7 @@ def _engine_busy(tables: Tables, fleet: Fleet | None) -> float | None:
 
 
 def union_s(start: Floats, end: Floats) -> float:
-    """Length of the union of intervals."""
+    """Length of the union of intervals (at least one), seconds."""
     order = np.argsort(start)
     start, end = start[order], end[order]
     reach = np.maximum.accumulate(end)

@@ -7,8 +7,7 @@ import numpy as np
 from sojourn.capacity.records import Fleet
 from sojourn.config import Config
 from sojourn.plan.action import prefill_s
-from sojourn.plan.estimates import Floats
-from sojourn.trace.arrays import floats, texts
+from sojourn.trace.arrays import Floats, floats, texts
 from sojourn.trace.tables import Tables
 
 

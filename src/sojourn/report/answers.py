@@ -15,7 +15,7 @@ from sojourn.interval import Excuse
 from sojourn.plan.estimates import share_interval
 from sojourn.plan.records import Holding, Plan, Ranked, Refused
 from sojourn.plan.slo import Judged, standings
-from sojourn.records import ENGINE_STAGES, Bottleneck
+from sojourn.records import ENGINE_STAGES, Bottleneck, words
 from sojourn.units import format_seconds, format_share, format_usd
 from sojourn.verify.records import Acceptance
 
@@ -28,11 +28,6 @@ THIN: Final = 4
 SCALE_OUT: Final = "scale_out"
 
 
-def words(name: str) -> str:
-    """An identifier as words."""
-    return name.replace("_", " ")
-
-
 def largest(stages: Mapping[str, float], count: int = 3) -> list[tuple[str, float]]:
     """The largest stages of a tail, as (name, share of the sum)."""
     total = sum(stages.values()) or 1.0
@@ -43,7 +38,7 @@ def largest(stages: Mapping[str, float], count: int = 3) -> list[tuple[str, floa
 def engine_share(tail: Tail) -> float:
     """Share of a tail spent in the engine: queue, prefill, decode, KV transfer, encode."""
     total = sum(tail.stages.values()) or 1.0
-    return sum(tail.stages.get(stage.value, 0.0) for stage in ENGINE_STAGES) / total
+    return sum(part for name, part in tail.stages.items() if name in ENGINE_STAGES) / total
 
 
 def where(item: Findings) -> str:

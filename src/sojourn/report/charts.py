@@ -12,7 +12,7 @@ from typing import Any, Final
 from sojourn.attribution.records import ALL, Breakdown
 from sojourn.capacity.records import CapacityModel
 from sojourn.plan.records import Holding, Plan
-from sojourn.records import Bottleneck, Stage
+from sojourn.records import Bottleneck, Stage, words
 from sojourn.verify.records import Acceptance
 from sojourn.workload.profile_records import Concentration, Profile
 
@@ -90,7 +90,7 @@ def stage_bars(breakdown: Breakdown, *, floor: float = 0.005) -> Spec:
             if seconds > floor * max(tail.e2e_s.mid, 1e-12):
                 rows.append(
                     {
-                        "bucket": tail.bucket.replace("_", " "),
+                        "bucket": words(tail.bucket),
                         "percentile": f"P{tail.percentile * 100:g}",
                         "stage": stage,
                         "seconds": seconds,
@@ -162,7 +162,7 @@ def arrivals(profile: Profile) -> Spec:
 def concentration(curves: Sequence[Concentration]) -> Spec:
     """Share of requests (largest first) against share of the basis."""
     rows = [
-        {"requests": x, "share": y, "basis": curve.basis.replace("_", " ")}
+        {"requests": x, "share": y, "basis": words(curve.basis)}
         for curve in curves
         for x, y in curve.curve
     ]
@@ -273,14 +273,9 @@ def headroom(model: CapacityModel) -> Spec:
     return spec
 
 
-def actions(plan: Plan) -> Spec | None:
-    """Predicted P99 of each simulated action beside the baseline, with its interval; None where
-    nothing was simulated."""
-    today = plan.baseline.e2e_s.get(ALL, {}).get("p99")
-    if today is None:
-        return None
-    base = today.mid
-    rows = [
+def _action_rows(plan: Plan, base: float) -> list[Spec]:
+    """Predicted P99 of each simulated action with its interval, seconds; `base` is today's."""
+    return [
         {
             "action": item.title,
             "p99": base + item.p99_change_s.mid,
@@ -292,7 +287,14 @@ def actions(plan: Plan) -> Spec | None:
         for item in items
         if item.p99_change_s is not None and item.outcome is not None
     ]
-    if not rows:
+
+
+def actions(plan: Plan) -> Spec | None:
+    """Predicted P99 of each simulated action beside the baseline, with its interval; None where
+    nothing was simulated."""
+    today = plan.baseline.e2e_s.get(ALL, {}).get("p99")
+    rows = [] if today is None else _action_rows(plan, today.mid)
+    if today is None or not rows:
         return None
     order = [row["action"] for row in rows]
     y = {"field": "action", "sort": order, "title": None}
@@ -326,7 +328,7 @@ def actions(plan: Plan) -> Spec | None:
             },
         },
         {
-            "data": {"values": [{"x": base}]},
+            "data": {"values": [{"x": today.mid}]},
             "mark": {"type": "rule", "color": BAD, "strokeDash": [4, 3]},
             "encoding": {"x": {"field": "x", "type": "quantitative"}},
         },

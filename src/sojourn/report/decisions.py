@@ -6,9 +6,9 @@ from sojourn.attribution.records import ALL
 from sojourn.capacity.records import CapacityModel, Fleet
 from sojourn.interval import Excuse, Interval
 from sojourn.plan.records import NOT_CALLED_FOR, Holding, Outcome, Plan, Refused, Rung
-from sojourn.records import Bottleneck
+from sojourn.records import Bottleneck, words
 from sojourn.report import charts
-from sojourn.report.answers import places, words
+from sojourn.report.answers import places
 from sojourn.report.document import Block, Chart, Heading, TableBlock, Text
 from sojourn.report.pages import seconds
 from sojourn.units import format_seconds, format_share, format_usd
@@ -252,7 +252,7 @@ def compared(measured: Outcome, simulated: Outcome) -> TableBlock:
 def _outcome_cells(outcome: Outcome | None, baseline: Outcome) -> tuple[str, str, str]:
     if outcome is None:
         return "–", "–", "–"
-    met = share(outcome.attainment.get("all"))
+    met = share(outcome.attainment.get(ALL))
     cost = "–"
     if outcome.usd_per_success is not None:
         cost = format_usd(outcome.usd_per_success)

@@ -6,9 +6,9 @@ import math
 
 from sojourn.attribution.records import ALL, Breakdown, Diagnosis, RetryReport
 from sojourn.interval import Interval
-from sojourn.records import Bottleneck
+from sojourn.records import Bottleneck, words
 from sojourn.report import charts
-from sojourn.report.answers import largest, words
+from sojourn.report.answers import largest
 from sojourn.report.document import Block, Chart, Heading, TableBlock, Text
 from sojourn.trace.tables import Quality
 from sojourn.units import format_seconds, format_share

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 Column: TypeAlias = pa.ChunkedArray | pa.Array
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 def floats(column: Column) -> Floats:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sojourn.trace import arrays
 from sojourn.trace.ledger import Ledger
 from sojourn.trace.schema import TABLES, TIME_COLUMNS
 from sojourn.trace.tables import Tables
@@ -69,8 +70,7 @@ def clean(tables: Tables) -> Tables:
 
 def floats(table: pa.Table, name: str) -> np.ndarray:
     """A numeric column as float64, null as NaN."""
-    column = table.column(name).cast(pa.float64())
-    return np.asarray(column.to_numpy(), dtype=np.float64)
+    return arrays.floats(table.column(name))
 
 
 def with_floats(table: pa.Table, name: str, values: np.ndarray) -> pa.Table:

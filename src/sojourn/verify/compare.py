@@ -19,13 +19,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from sojourn.interval import Interval
 from sojourn.plan.estimates import block_indices, share_interval
+from sojourn.trace.arrays import Floats
 from sojourn.verify.records import Figure, Finding
-
-Floats = npt.NDArray[np.float64]
 
 MIN_EFFECT: Final = 0.05
 SAME_WITHIN: Final = 0.20

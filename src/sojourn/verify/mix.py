@@ -20,16 +20,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sojourn.plan.slo import Judged
+from sojourn.trace.arrays import Bools, Floats, Ints
 from sojourn.trace.tables import Tables
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 CLASSES: Final = 3
 """Length classes per axis: with more, kinds of a few hundred requests run empty."""

@@ -6,13 +6,16 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
+from sojourn.attribution.records import ALL
 from sojourn.interval import Excuse
-from sojourn.records import Bottleneck
+from sojourn.records import Bottleneck, words
+from sojourn.trace.arrays import Floats
 from sojourn.units import format_usd
 from sojourn.verify import compare
-from sojourn.verify.compare import Estimate, Floats, share_figure, shown, time_figure, worst
+from sojourn.verify.compare import Estimate, share_figure, shown, time_figure, worst
 from sojourn.verify.engine_figures import engine_figures
 from sojourn.verify.records import Answer, Figure, Finding
+from sojourn.verify.same_mix import SLO
 from sojourn.verify.window import Window
 
 LOAD_TOLERANCE: Final = 0.10
@@ -33,11 +36,6 @@ def load_change(old: float | None, new: float | None, sizes: tuple[int, int]) ->
     chance = 2 * math.sqrt(1 / sizes[0] + 1 / sizes[1])
     beyond = abs(math.log(new / old)) > max(math.log1p(LOAD_TOLERANCE), chance)
     return new / old - 1 if beyond else 0.0
-
-
-def words(name: str) -> str:
-    """An identifier as words."""
-    return name.replace("_", " ")
 
 
 def _answer(
@@ -109,7 +107,7 @@ def bottleneck(old: Window, new: Window) -> Answer:
 
 
 def _tail_stages(window: Window) -> dict[str, float]:
-    tail = window.breakdown.tail("all", 0.99)
+    tail = window.breakdown.tail(ALL, 0.99)
     return {} if tail is None else tail.stages
 
 
@@ -191,7 +189,7 @@ def shares(old: Window, new: Window, seed: int) -> Answer:
         )
 
     judged, later = old.judged, new.judged
-    attained = figure("meets every target of the SLO", judged.good, later.good, better=True)
+    attained = figure(SLO, judged.good, later.good, better=True)
     quality = figure("quality score", old.quality, new.quality, better=True)
     success = judged.succeeded.astype(float), later.succeeded.astype(float)
     degraded = judged.degraded.astype(float), later.degraded.astype(float)
@@ -298,7 +296,11 @@ def way_back(old: Window, back: Window | None, seed: int) -> Answer:
         confidence=confidence,
     )
     answer = _answer(question, [*figures, success], collect="the end of each request")
-    tail = figures[1]
+    return _taken_back(answer, figures[1])
+
+
+def _taken_back(answer: Answer, tail: Figure | None) -> Answer:
+    """The answer to question 7 in its own words; `tail` is the P95."""
     if answer.finding is Finding.WORSE:
         text = f"Taken back, it is not as it was: {answer.text}"
     elif tail is None or tail.finding is Finding.UNKNOWN:

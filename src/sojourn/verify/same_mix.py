@@ -15,8 +15,9 @@ from typing import Final
 import numpy as np
 
 from sojourn.plan.estimates import block_indices
+from sojourn.trace.arrays import Floats
 from sojourn.verify import compare, mix
-from sojourn.verify.compare import Estimate, Floats
+from sojourn.verify.compare import Estimate
 from sojourn.verify.records import Figure, Finding
 from sojourn.verify.window import Window
 

@@ -14,14 +14,13 @@ from sojourn.capacity import stations
 from sojourn.config import Config
 from sojourn.plan.slo import Judged, judge
 from sojourn.plan.usage import Usage, usage
-from sojourn.trace.arrays import floats, texts
+from sojourn.trace.arrays import Floats, floats, texts
 from sojourn.trace.tables import Tables
 from sojourn.units import S_PER_HOUR
+from sojourn.workload.arrivals import inside
 from sojourn.workload.buckets import assign
 from sojourn.workload.profile import profile
 from sojourn.workload.profile_records import Profile
-
-Floats = npt.NDArray[np.float64]
 
 MIN_REQUESTS = 30
 """Fewer requests than this give no verdict on anything."""
@@ -44,14 +43,7 @@ class Window:
     @property
     def in_peak(self) -> npt.NDArray[np.bool_]:
         """Which judged requests arrived in the peak window (all of a recording that is shorter)."""
-        peak = self.profile.arrivals.peak
-        arrival = self.judged.arrival_s
-        if peak.requests == len(arrival):
-            return np.ones(len(arrival), dtype=np.bool_)
-        inside: npt.NDArray[np.bool_] = (arrival >= peak.start_s) & (
-            arrival < peak.start_s + peak.length_s
-        )
-        return inside
+        return inside(self.judged.arrival_s, self.profile.arrivals.peak)
 
     @property
     def peak_rate(self) -> float:

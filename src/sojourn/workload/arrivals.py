@@ -8,9 +8,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from sojourn.trace.arrays import Floats
 from sojourn.workload.profile_records import Arrivals, Window
-
-Floats = npt.NDArray[np.float64]
 
 SCALES_S: Final = {"1s": 1.0, "10s": 10.0, "60s": 60.0}
 MAX_WINDOWS: Final = 1500
@@ -85,6 +84,16 @@ def peak_window(times: Floats, width_s: float) -> Window:
     counts = np.searchsorted(times, times + width_s, side="left") - np.arange(times.size)
     best = int(np.argmax(counts))
     return Window(start_s=float(times[best]), length_s=width_s, requests=int(counts[best]))
+
+
+def inside(times: Floats, window: Window) -> npt.NDArray[np.bool_]:
+    """Which arrivals lie in a window of theirs (all, where it has counted all)."""
+    if window.requests == times.size:
+        return np.ones(times.size, dtype=np.bool_)
+    found: npt.NDArray[np.bool_] = (times >= window.start_s) & (
+        times < window.start_s + window.length_s
+    )
+    return found
 
 
 def windows(

@@ -9,20 +9,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sojourn.records import Stage
+from sojourn.trace.arrays import Bools, Floats, Ints
 from sojourn.trace.tables import Tables
+from sojourn.workload.arrivals import inside
 from sojourn.workload.buckets import gather
 from sojourn.workload.distributions import summarize
 from sojourn.workload.hashing import hash_strings, uniform
 from sojourn.workload.imputation import repaired
 from sojourn.workload.observed import STAGE_CODE, STAGES, Observed
-from sojourn.workload.profile_records import Arrivals, BucketProfile, Step, Template, Window
+from sojourn.workload.profile_records import Arrivals, BucketProfile, Step, Template
 from sojourn.workload.programs import Programs, programs
 from sojourn.workload.replay import DEFAULT_POOL, kin
 from sojourn.workload.steps import CALL, KINDS, STATION, Steps
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 MAX_TEMPLATES: Final = 400
 """Whole programs kept per bucket: its P99 then still rests on four of them."""
@@ -45,7 +43,7 @@ def bucket_profiles(
     lengths = _Lengths(whole, observed.size)
     outside = np.where(seen.complete, seen.outside_s, np.nan)
     images = gather(observed).images
-    peak = _inside(observed.arrival, arriving.peak)
+    peak = inside(observed.arrival, arriving.peak)
     chosen = _sampled(tables, names, lengths.usable, seed)
     templates = _templates(tables, seen, whole, chosen)
     found, counts = np.unique(names, return_counts=True)
@@ -93,13 +91,6 @@ class _Lengths:
     def _sum(self, values: Floats, size: int) -> Floats:
         total = np.bincount(self.call_owner, values, minlength=size).astype(np.float64)
         return np.where(self.calls > 0, total, np.nan)
-
-
-def _inside(arrival: Floats, window: Window) -> Bools:
-    end = window.start_s + window.length_s
-    if arrival.max() <= end:
-        return arrival >= window.start_s
-    return (arrival >= window.start_s) & (arrival < end)
 
 
 def _sampled(tables: Tables, names: npt.NDArray[np.str_], usable: Bools, seed: int) -> Ints:

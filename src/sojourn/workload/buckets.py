@@ -12,10 +12,11 @@ import pyarrow.compute as pc
 
 from sojourn.config import BucketRule, Config
 from sojourn.records import Bucket, Stage
+from sojourn.trace.arrays import Bools, Floats
 from sojourn.trace.tables import Issue, Quality, Tables
 from sojourn.workload.hashing import combine, hash_strings, uniform
 from sojourn.workload.hotdeck import Level, pick
-from sojourn.workload.observed import STAGE_CODE, Bools, Floats, Observed, observe
+from sojourn.workload.observed import STAGE_CODE, Observed, observe
 
 _SALT: Final = 11
 

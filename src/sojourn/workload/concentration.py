@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from sojourn.interval import Provenance
-from sojourn.trace.arrays import floats
+from sojourn.trace.arrays import Floats, floats
 from sojourn.workload.observed import Calls, Observed
 from sojourn.workload.profile_records import Concentration
-
-Floats = npt.NDArray[np.float64]
 
 DECODE_COST_IN_PROMPT_TOKENS: Final = 4.0
 """GPU time of an output token in prompt tokens, where no engine times are known. Equal arithmetic

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sojourn.trace.arrays import Floats
 from sojourn.workload.profile_records import Summary
-
-Floats = npt.NDArray[np.float64]
 
 MAX_NAMES: Final = 200
 """Names listed one by one in a share; the rest is `(other)`. A record is read by people."""

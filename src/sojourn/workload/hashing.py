@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from sojourn.trace.arrays import Floats
+
 Hashes = npt.NDArray[np.uint64]
-Floats = npt.NDArray[np.float64]
 
 _BASE: Final = np.uint64(0x100000001B3)  # FNV's prime: odd, so powers never vanish modulo 2^64
 _GOLDEN: Final = 0x9E3779B97F4A7C15

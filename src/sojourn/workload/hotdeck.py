@@ -14,10 +14,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from sojourn.trace.arrays import Floats, Ints
 from sojourn.workload.hashing import Hashes
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 MIN_DONORS: Final = 3
 """Below this a class is passed over for a wider one: one donor copied over and over would carry
@@ -54,22 +52,31 @@ def pick(levels: Sequence[Level], luck: Floats) -> Ints:
     return np.where(chosen >= 0, chosen, spare)
 
 
+def survival(times: Floats, cut: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.intp], Floats]:
+    """Order of times ascending, and the share that lasts beyond each of them.
+
+    `cut`: those times are only known to be longer; of equal times they come last. Kaplan and
+    Meier 1958: S(t) = product over ended times <= t of (1 - ended there / still under way there).
+    """
+    order = np.lexsort((cut, times))
+    under_way = np.arange(times.size, 0, -1, dtype=np.float64)
+    alive: Floats = np.cumprod(np.where(cut[order], 1.0, 1.0 - 1.0 / under_way), dtype=np.float64)
+    return order, alive
+
+
 def draw_above(times: Floats, cut: npt.NDArray[np.bool_], floor: Floats, luck: Floats) -> Floats:
     """For each floor a draw from what times longer than it turn out to be.
 
     `times` of which those `cut` are only known to be longer; `luck` uniform in [0, 1). The
-    distribution is Kaplan and Meier's (1958): S(t) = product over ended times <= t of
-    (1 - ended there / still under way there), so that long times, which are cut more often, keep
-    their weight. A draw beyond the last that ended is the longest seen, or the floor.
+    distribution is that of `survival`, so that long times, which are cut more often, keep their
+    weight. A draw beyond the last that ended is the longest seen, or the floor.
     Wrong when: what is cut is cut because it would be long, beyond its length so far; or almost
     all is cut: the true tail lies beyond what was seen.
     """
     if times.size == 0:
         return floor
-    order = np.lexsort((cut, times))
-    ordered, ended = times[order], ~cut[order]
-    under_way = np.arange(times.size, 0, -1, dtype=np.float64)
-    alive = np.cumprod(np.where(ended, 1.0 - 1.0 / under_way, 1.0))
+    order, alive = survival(times, cut)
+    ordered = times[order]
     at_floor = np.append(1.0, alive)[np.searchsorted(ordered, floor, side="right")]
     place = np.searchsorted(-alive, -at_floor * (1.0 - luck), side="right")
     found = ordered[np.minimum(place, times.size - 1)]

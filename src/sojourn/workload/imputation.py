@@ -9,14 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from sojourn.trace.arrays import Ints
 from sojourn.workload.hashing import Hashes, combine, hash_strings, mix, uniform
 from sojourn.workload.hotdeck import Level, draw_above, pick
 from sojourn.workload.observed import ranks_within
 from sojourn.workload.programs import Programs
 from sojourn.workload.steps import CALL, DELAY, STATION, Steps, numbered
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 _SALT_DONOR: Final = 21
 _SALT_STATION: Final = 22

@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+from sojourn.trace.arrays import Floats, Ints
 
 TOLERANCE_S: Final = 1e-3
 """Steps that overlap by less follow each other: many exports have millisecond stamps."""

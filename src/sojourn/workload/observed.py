@@ -14,20 +14,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sojourn.records import Stage, Status
-from sojourn.trace.arrays import floats, rows_of, whole
+from sojourn.records import ENGINE_HOST_SPANS, Stage, Status
+from sojourn.trace.arrays import Bools, Floats, Ints, floats, rows_of, whole
 from sojourn.trace.tables import Tables
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 STAGES: Final = tuple(Stage)
 STAGE_CODE: Final = {stage: code for code, stage in enumerate(STAGES)}
 _CODE_OF: Final[dict[str, int]] = {str(stage): code for stage, code in STAGE_CODE.items()}
 NO_STAGE: Final = -1
-FRONT_BACK: Final = ("engine front", "engine back")
-"""Names of the API server's own time before the queue and after the last token."""
 ENGINE_ONLY: Final = (Stage.QUEUE, Stage.PREFILL, Stage.DECODE, Stage.KV_TRANSFER)
 """Stages that only an engine has; `encode` is one too when its span belongs to a call."""
 CUT_SHORT: Final = (Status.TIMEOUT, Status.CANCELLED)
@@ -202,7 +196,7 @@ def _spans(tables: Tables) -> Spans:
     of_call = np.asarray(pc.is_valid(table.column("call_id")).to_numpy(), dtype=np.bool_)
     engine = np.isin(stages, [STAGE_CODE[s] for s in ENGINE_ONLY])
     engine |= (stages == STAGE_CODE[Stage.ENCODE]) & of_call
-    engine |= (stages == STAGE_CODE[Stage.GATEWAY]) & name.isin(FRONT_BACK)
+    engine |= (stages == STAGE_CODE[Stage.GATEWAY]) & name.isin(ENGINE_HOST_SPANS)
     parent = rows_of(table.column("parent"), table.column("span_id"))
     # Below a stage span, another stage span or a call's own (stageless) span makes it no leaf.
     leaf = _leaves(parent, (stages != NO_STAGE) | of_call)

@@ -6,18 +6,14 @@ from collections import OrderedDict
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sojourn.config import Config
 from sojourn.interval import Provenance
-from sojourn.trace.arrays import floats
+from sojourn.trace.arrays import Floats, Ints, floats
 from sojourn.trace.tables import Tables
 from sojourn.workload.profile_records import PrefixReuse
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 CACHE_SIZES_TOKENS: Final = (100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
 """From about what one mid-size GPU keeps beside its weights to a host-memory tier of a node."""

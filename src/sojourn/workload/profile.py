@@ -7,11 +7,11 @@ from statistics import NormalDist
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from sojourn.config import Config
 from sojourn.interval import Interval
 from sojourn.records import Stage
+from sojourn.trace.arrays import Floats
 from sojourn.trace.tables import Tables, require_requests
 from sojourn.workload import arrivals, buckets, prefix
 from sojourn.workload.bucket_profiles import bucket_profiles
@@ -19,10 +19,6 @@ from sojourn.workload.concentration import concentrations
 from sojourn.workload.distributions import shares, summarize
 from sojourn.workload.observed import STAGE_CODE, STAGES, Spans, observe
 from sojourn.workload.profile_records import Profile, StationProfile
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 NO_STATION: Final = (Stage.NETWORK, Stage.BACKOFF, Stage.UNEXPLAINED)
 """Stages whose spans are no work of a part of the chain."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from sojourn.records import Stage
+from sojourn.records import ENGINE_HOST_SPANS, Stage
+from sojourn.trace.arrays import Bools, Floats, Ints
 from sojourn.workload import intervals
-from sojourn.workload.observed import FRONT_BACK, STAGE_CODE, STAGES, Calls, Observed, Spans
+from sojourn.workload.observed import STAGE_CODE, STAGES, Calls, Observed, Spans
 from sojourn.workload.steps import (
     Steps,
     call_steps,
@@ -19,10 +19,6 @@ from sojourn.workload.steps import (
     numbered,
     span_steps,
 )
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 DELAY_FLOOR_S: Final = 1e-4
 """Shorter gaps get no step of their own (a simulator pays for each); their time is added to the
@@ -173,7 +169,7 @@ def _covers(spans: Spans, attempt: Ints) -> list[tuple[int, tuple[Ints, Floats, 
     outer = mine & (spans.stage >= 0) & ~spans.leaf & ~spans.engine
     chat_names = tuple(name for name in spans.name.names if (name or "").startswith("chat"))
     chat = mine & (spans.stage < 0) & (spans.of_call | spans.name.isin(chat_names))
-    front = mine & spans.name.isin(FRONT_BACK)
+    front = mine & spans.name.isin(ENGINE_HOST_SPANS)
     kinds = [(int(code), outer & (spans.stage == code)) for code in np.unique(spans.stage[outer])]
     kinds += [(STAGE_CODE[Stage.NETWORK], chat), (STAGE_CODE[Stage.GATEWAY], front)]
     return [

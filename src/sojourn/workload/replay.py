@@ -14,7 +14,7 @@ from sojourn.workload.hashing import hash_strings
 from sojourn.workload.imputation import Kin, repaired
 from sojourn.workload.observed import STAGE_CODE, STAGES, Observed, Vocabulary, observe
 from sojourn.workload.programs import Programs, programs
-from sojourn.workload.steps import CALL, DELAY, KINDS, Steps
+from sojourn.workload.steps import CALL, KINDS, Steps, delay_steps
 from sojourn.workload.stream import STREAM_REQUESTS, STREAM_STEPS, Stream
 
 DEFAULT_POOL = "default"
@@ -77,26 +77,8 @@ def _never_empty(steps: Steps, observed: Observed) -> Steps:
     rows = np.flatnonzero(bare)
     if rows.size == 0:
         return steps
-    unknown = np.full(rows.size, np.nan)
-    zero = np.zeros(rows.size, dtype=np.int64)
-    time = np.nan_to_num(observed.end[rows] - observed.arrival[rows])
-    code = STAGE_CODE[Stage.UNEXPLAINED]
-    extra = Steps(
-        request=rows,
-        group=zero,
-        kind=np.full(rows.size, DELAY),
-        stage=np.full(rows.size, code),
-        name=np.full(rows.size, code),
-        service=np.clip(time, 0.0, None),
-        wait=unknown,
-        pool=np.full(rows.size, -1),
-        input=unknown,
-        cached=unknown,
-        output=unknown,
-        image=unknown,
-        cut=np.zeros(rows.size, dtype=np.bool_),
-        censored=np.zeros(rows.size, dtype=np.bool_),
-    )
+    time = np.clip(np.nan_to_num(observed.end[rows] - observed.arrival[rows]), 0.0, None)
+    extra = delay_steps(rows, np.full(rows.size, STAGE_CODE[Stage.UNEXPLAINED]), time)
     joined = Steps.joined(steps, extra)
     return joined.rows(np.argsort(joined.request, kind="stable"))
 

@@ -9,12 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sojourn.records import Stage
+from sojourn.trace.arrays import Bools, Floats, Ints
 from sojourn.workload.observed import STAGE_CODE, STAGES, Calls, Observed, Spans, ranks_within
 from sojourn.workload.profile_records import StepKind
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 STATION, CALL, DELAY = range(3)
 KINDS: Final = (StepKind.STATION, StepKind.CALL, StepKind.DELAY)

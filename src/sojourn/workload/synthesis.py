@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from sojourn.errors import DomainError
+from sojourn.trace.arrays import Floats, Ints
 from sojourn.workload.profile_records import Arrivals, Profile, Template
 from sojourn.workload.scaling import repeated_steps
 from sojourn.workload.stream import STREAM_REQUESTS, STREAM_STEPS, Stream
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 SILENT: Final = 0.01
 """A window without arrivals stays silent when the rate that would fill it makes that silence less
