@@ -151,12 +151,19 @@ def accept(
     *,
     rollback: Tables | None = None,
     after_config: Config | None = None,
+    controls: Sequence[Tables] = (),
 ) -> Acceptance:
-    """Whether a change was worth it; `after_config` is the changed fleet's, where it differs."""
+    """Whether a change was worth it; `after_config` is the changed fleet's, where it differs,
+    `controls` are repeats of before."""
     from sojourn.verify import acceptance  # noqa: PLC0415  (as above)
 
     return acceptance.accept(
-        before, after, config or Config(), rollback=rollback, after_config=after_config
+        before,
+        after,
+        config or Config(),
+        rollback=rollback,
+        after_config=after_config,
+        controls=controls,
     )
 
 

@@ -113,6 +113,24 @@ def test_the_p99_is_predicted(scenario: str, side: str, replicas: int) -> None:
     assert abs(float(np.mean(predicted)) / recorded - 1) <= max(WITHIN, spread)
 
 
+def test_two_takes_of_one_system_are_no_change_once_repeats_are_known() -> None:
+    """A saturated engine's backlog adds up every difference of the machine: P99 28, 32 and 37 s."""
+    takes = [recording(CONTROLS / "saturated" / f"before-control-{n}") for n in (2, 1)]
+    (old, config), (new, _config) = takes
+    repeat, _config = recording(RECORDINGS / "saturated" / "before")
+    extreme = loop.accept(old, repeat, config, controls=[new])
+    assert extreme.accepted is None, extreme.reason
+    blind = loop.accept(old, new, config)
+    assert blind.accepted is not False
+
+
+def test_a_real_change_is_beyond_what_repeats_differ_by() -> None:
+    old, config = recording(RECORDINGS / "saturated" / "before")
+    new, after = recording(RECORDINGS / "saturated" / "after")
+    repeats = [recording(CONTROLS / "saturated" / f"before-control-{n}")[0] for n in (1, 2)]
+    assert loop.accept(old, new, config, after_config=after, controls=repeats).accepted is True
+
+
 @pytest.mark.parametrize(("scenario", "accepted"), [("incident", False), ("saturated", True)])
 def test_the_doubling_is_judged(scenario: str, *, accepted: bool) -> None:
     old, config = recording(RECORDINGS / scenario / "before")

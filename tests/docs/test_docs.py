@@ -42,7 +42,8 @@ def documented() -> list[tuple[str, str]]:
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that looks like the checkout, in which commands may write."""
-    (tmp_path / "src").symlink_to(ROOT / "src")
+    for folder in ("src", "examples"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

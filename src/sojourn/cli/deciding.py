@@ -130,6 +130,10 @@ def verify(
     rollback: Annotated[
         Path | None, typer.Option(help="Telemetry after the change was taken back.")
     ] = None,
+    control: Annotated[
+        list[Path] | None,
+        typer.Option(help="A repeat of before, unchanged: what it differs by is no effect."),
+    ] = None,
     config: Configured = None,
     config_after: Annotated[
         Path | None, typer.Option(help="sojourn.yaml of the changed fleet, where it differs.")
@@ -143,7 +147,8 @@ def verify(
     from sojourn import loop
     from sojourn.report import answers, compose, decisions
 
-    paths = [path for path in (before, after, rollback) if path is not None]
+    repeats = control or []
+    paths = [path for path in (before, after, rollback, *repeats) if path is not None]
     require_paths(paths, output)
     settings = load_config(config, [before], seed)
     changed = load_config(config_after or config, [after], seed)
@@ -151,7 +156,10 @@ def verify(
         old = loop.read(before, config=settings, progress=tell)
         new = loop.read(after, config=changed, progress=tell)
         back = None if rollback is None else loop.read(rollback, config=settings, progress=tell)
-        accepted = loop.accept(old, new, settings, rollback=back, after_config=changed)
+        again = [loop.read(path, config=settings, progress=tell) for path in repeats]
+        accepted = loop.accept(
+            old, new, settings, rollback=back, after_config=changed, controls=again
+        )
     document = compose.single(
         "sojourn verify",
         decisions.acceptance(accepted),

@@ -14,6 +14,10 @@ The rule of the verdict, in this order. Figures are those under one mix of reque
    else it is not worth its price: False.
 5. Better, and nothing against it: True.
 
+Where repeats of before are given (`controls`), a figure that they move by as much is no finding.
+Without them the intervals hold one recording's own spread only: two recordings of one system out
+of its capacity may differ by more.
+
 A gain at a clearly lower load, or a loss at a clearly higher one, is None: the load may explain it.
 The SLO, the buckets and the analysis are those of before on both sides: a change is not judged by
 a target it moved.
@@ -22,6 +26,7 @@ a target it moved.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from sojourn.config import Config
@@ -53,6 +58,7 @@ def accept(
     *,
     rollback: Tables | None = None,
     after_config: Config | None = None,
+    controls: Sequence[Tables] = (),
 ) -> Acceptance:
     """Compare two windows.
 
@@ -62,6 +68,7 @@ def accept(
         config: SLO, prices and seed.
         rollback: recording after the change was taken back.
         after_config: configuration of the changed fleet, where its size or prices differ.
+        controls: repeats of before, unchanged: what they differ by is no effect.
 
     Raises:
         InputError: a window holds no request.
@@ -83,7 +90,11 @@ def accept(
         questions.way_back(old, back, seed),
         questions.cost(old, new, seed),
     )
-    same = compare_under_one_mix(old, new, seed)
+    repeats = [
+        compare_under_one_mix(old, _open("of a control", control, config), seed)
+        for control in controls
+    ]
+    same = compare_under_one_mix(old, new, seed).beyond(repeats)
     accepted, reason = _verdict(old, new, answers, same)
     return Acceptance(
         answers=answers,

@@ -8,8 +8,9 @@ intervals one verdict in six on two equal systems was a gain or a regression.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -37,6 +38,33 @@ class SameMix:
     unseen: float
     overlap: float
     """Effective size of before under the mix of after, over its size: 1 for equal mixes."""
+
+    def beyond(self, repeats: Sequence[SameMix]) -> SameMix:
+        """The same, with no finding that a repeat of before differs by as much as well.
+
+        Resampling one recording shows how far its requests differ, not how far two recordings of
+        one system do (other neighbours on the machine, a backlog that adds up every per cent).
+        """
+        if not repeats:
+            return self
+        figures = {}
+        for name, figure in self.figures.items():
+            others = [r.figures[name] for r in repeats if name in r.figures]
+            floor = max((abs(_moved(other)) for other in others), default=0.0)
+            clear = figure.finding in (Finding.BETTER, Finding.WORSE)
+            noise = clear and abs(_moved(figure)) <= floor
+            figures[name] = figure.model_copy(update={"finding": Finding.SAME}) if noise else figure
+        return replace(self, figures=figures)
+
+
+def _moved(figure: Figure) -> float:
+    """How far a figure moved: times by the logarithm of their ratio, shares by difference."""
+    if figure.before is None or figure.after is None:
+        return 0.0
+    old, new = figure.before.mid, figure.after.mid
+    if figure.unit != "s":
+        return new - old
+    return math.log(new / old) if old > 0 and new > 0 else 0.0
 
 
 @dataclass(frozen=True)
