@@ -63,6 +63,15 @@ def look(tables: Tables, config: Config | None = None) -> Seen:
     return Seen(ready, found, traffic, where, diagnosis.diagnose(where, traffic, config), config)
 
 
+def engine_alone(tables: Tables, config: Config | None = None) -> tuple[Breakdown, Diagnosis]:
+    """What engine samples without requests show: how full the engine was, and a refusal of more."""
+    from sojourn.attribution import breakdown, diagnosis  # noqa: PLC0415  (as above)
+
+    config = config or Config()
+    where = breakdown.break_down(tables, config)
+    return where, diagnosis.diagnose(where, None, config)
+
+
 def reseeded(seen: Seen, seed: int) -> Seen:
     """The same, with another seed for what follows."""
     analysis = seen.config.analysis.model_copy(update={"seed": seed})

@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from sojourn.cli.verbs import app
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def test_the_demo_ends_with_two_opposite_verdicts_and_a_page(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
@@ -26,3 +28,13 @@ def test_the_demo_ends_with_two_opposite_verdicts_and_a_page(tmp_path: Path) -> 
     assert not re.search(r"(src|href)=\"https?:", html)
     for question in ("Where the time goes", "How long it holds", "What to fix first"):
         assert html.count(question) >= 2
+
+
+def test_engine_logs_alone_are_thin_evidence_and_no_error() -> None:
+    log = ROOT / "examples" / "incident" / "logs" / "saturated-before.log.gz"
+    result = CliRunner().invoke(app, ["attribute", "--json", str(log)])
+    assert result.exit_code == 4
+    document = json.loads(result.stdout)
+    assert document["data"]["diagnosis"]["verdicts"][0]["bottleneck"] == "insufficient_evidence"
+    assert document["data"]["breakdown"]["engine"]["running_max"] == 12
+    assert "OpenTelemetry" in document["verdict"]

@@ -30,12 +30,17 @@ WORTH_SAYING: Final = 0.15
 SPANS: Final = "OpenTelemetry spans of retrieval, rerank, tools and model calls (1% of requests)"
 FIRST_TOKEN: Final = "time to the first token of each call, in the gateway's log"
 METRICS: Final = "engine /metrics (running, waiting, KV use) every 1 to 5 s through a peak"
+ENGINE_ALONE: Final = (
+    "engine samples alone tell how full the engine is, not where requests spend their time"
+)
 ENDS: Final = "end time or duration of each request, in the gateway's log"
 
 
-def diagnose(breakdown: Breakdown, profile: Profile, config: Config) -> Diagnosis:
+def diagnose(breakdown: Breakdown, profile: Profile | None, config: Config) -> Diagnosis:
     """Verdicts on the whole (`all`), ranked by confidence times the share they explain; then the
-    first verdict of each bucket."""
+    first verdict of each bucket. Without a profile (no requests were recorded) it refuses."""
+    if profile is None:
+        return _refused(ENGINE_ALONE, (ENDS, SPANS))
     overall = gather(breakdown, profile, config, ALL)
     if overall is None:
         return _refused("no request has a latency", (ENDS, SPANS))

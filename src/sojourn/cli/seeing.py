@@ -86,14 +86,19 @@ def attribute(
     from sojourn.report import answers, compose, pages
 
     with telemetry(paths, config=config, quiet=quiet, format=format, output=output) as it:
-        seen = loop.look(it.tables, it.config)
+        tables = it.tables
+        if tables.requests.num_rows == 0 and tables.engine_samples.num_rows:
+            breakdown, diagnosis = loop.engine_alone(tables, it.config)
+        else:
+            seen = loop.look(tables, it.config)
+            tables, breakdown, diagnosis = seen.tables, seen.breakdown, seen.diagnosis
     document = compose.single(
         "sojourn attribute",
-        [*pages.attribution(seen.breakdown, seen.diagnosis), *pages.quality(seen.tables.quality)],
-        verdict=answers.attributed(seen.breakdown, seen.diagnosis),
+        [*pages.attribution(breakdown, diagnosis), *pages.quality(tables.quality)],
+        verdict=answers.attributed(breakdown, diagnosis),
         data={
-            "breakdown": seen.breakdown.model_dump(mode="json"),
-            "diagnosis": seen.diagnosis.model_dump(mode="json"),
+            "breakdown": breakdown.model_dump(mode="json"),
+            "diagnosis": diagnosis.model_dump(mode="json"),
         },
     )
     deliver(document, output=output, json=json, quiet=quiet)

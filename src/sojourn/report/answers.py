@@ -103,9 +103,12 @@ def held(holding: Holding | Excuse) -> tuple[str, int]:
 
 def attributed(breakdown: Breakdown, diagnosis: Diagnosis) -> tuple[str, int]:
     """Where the time goes and what limits it, in a sentence, and the exit code."""
-    sentence = _where(breakdown, diagnosis)
-    thin = diagnosis.top.bottleneck is Bottleneck.INSUFFICIENT_EVIDENCE
-    return (f"{sentence} {diagnosis.excuse or ''}".strip(), THIN) if thin else (sentence, OK)
+    if diagnosis.top.bottleneck is not Bottleneck.INSUFFICIENT_EVIDENCE:
+        return _where(breakdown, diagnosis), OK
+    excuse = diagnosis.excuse or Excuse(reason="The evidence is too thin to decide")
+    if breakdown.tail(ALL, 0.99) is None:
+        return str(excuse), THIN
+    return f"{_where(breakdown, diagnosis)} {excuse}", THIN
 
 
 def checked(judged: Judged, config: Config) -> tuple[str, int]:

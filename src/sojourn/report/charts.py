@@ -41,6 +41,11 @@ PALETTE: Final[dict[str, str]] = {
 }
 VISIBLE: Final = 0.01
 """Bars shorter than this part of the longest are no bars; their figures stand in the tables."""
+BASES: Final = {
+    "gpu_time": "GPU time",
+    "kv_token_seconds": "KV token-seconds",
+    "cost": "the cost",
+}
 GOOD: Final = "#2e8b57"
 BAD: Final = "#d9534f"
 PLAIN: Final = "#3d85c6"
@@ -162,7 +167,7 @@ def arrivals(profile: Profile) -> Spec:
 def concentration(curves: Sequence[Concentration]) -> Spec:
     """Share of requests (largest first) against share of the basis."""
     rows = [
-        {"requests": x, "share": y, "basis": words(curve.basis)}
+        {"requests": x, "share": y, "basis": BASES[curve.basis]}
         for curve in curves
         for x, y in curve.curve
     ]

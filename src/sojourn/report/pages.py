@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sojourn.attribution.records import ALL, Breakdown, Diagnosis, RetryReport
+from sojourn.attribution.records import ALL, Breakdown, Diagnosis, EngineUse, RetryReport
 from sojourn.interval import Interval
 from sojourn.records import Bottleneck, words
 from sojourn.report import charts
@@ -36,6 +36,7 @@ def attribution(breakdown: Breakdown, diagnosis: Diagnosis) -> list[Block]:
         blocks.append(_tail_table(breakdown))
     if breakdown.stations:
         blocks.append(_station_table(breakdown))
+    blocks += _engine(breakdown.engine)
     if breakdown.retries is not None:
         blocks += _retries(breakdown.retries)
     blocks += _verdicts(diagnosis)
@@ -81,6 +82,34 @@ def _station_table(breakdown: Breakdown) -> TableBlock:
         rows=tuple(rows),
         align="lrrrrr",
     )
+
+
+def _engine(use: EngineUse) -> list[Block]:
+    """How full the engine was at the peak; nothing where nothing is known."""
+    of_slots = "" if use.slots is None else f" of {use.slots:.0f} slots"
+    known = (
+        ("busy", format_share(use.busy_share), use.busy_share),
+        ("every batch slot taken", format_share(use.slots_full_share), use.slots_full_share),
+        ("requests waiting in the engine", format_share(use.waiting_share), use.waiting_share),
+        ("KV cache in use (P95)", format_share(use.kv_usage_p95), use.kv_usage_p95),
+        ("in the batch, mean", f"{use.running_mean or 0:.1f}{of_slots}", use.running_mean),
+        ("in the batch, at most", f"{use.running_max or 0:.0f}{of_slots}", use.running_max),
+        ("preemptions", f"{use.preemptions or 0:.0f}", use.preemptions),
+        ("prompt tokens found in cache", format_share(use.prefix_hit_share), use.prefix_hit_share),
+        ("busiest host core (P95)", format_share(use.host_cpu_p95), use.host_cpu_p95),
+    )
+    rows = tuple((name, shown) for name, shown, value in known if value is not None)
+    if not rows:
+        return []
+    return [
+        TableBlock(
+            caption="The engine in the peak window, as sampled (shares of time where not said"
+            " otherwise); busy is no measure of how full it is",
+            columns=("what", "figure"),
+            rows=rows,
+            align="lr",
+        )
+    ]
 
 
 def _retries(report: RetryReport) -> list[Block]:
@@ -181,18 +210,36 @@ def profile(record: Profile) -> list[Block]:
                 f" {format_seconds(arrivals.peak.length_s)}.{uneven if spread else ''}"
             )
         ),
+        *_lengths(record),
         Chart(caption="Arrivals; the peak window is shaded.", spec=charts.arrivals(record)),
         _bucket_table(record),
     ]
     if record.concentration:
         worst = "; ".join(
-            f"10% of requests take {format_share(curve.top_10_percent)} of {words(curve.basis)}"
+            f"10% of requests take {format_share(curve.top_10_percent)} of {charts.BASES[curve.basis]}"
             f" ({curve.provenance.value})"
             for curve in record.concentration
         )
         blocks.append(Chart(caption=f"{worst}.", spec=charts.concentration(record.concentration)))
     blocks += _mixes(record)
     return blocks
+
+
+def _lengths(record: Profile) -> list[Block]:
+    """Lengths of all calls together; the buckets' own are in their table."""
+    known = [
+        (name, lengths)
+        for name, lengths in (("input", record.input_call), ("output", record.output_call))
+        if lengths is not None and lengths.count
+    ]
+    if not known:
+        return []
+    told = "; ".join(
+        f"{name} mean {s.mean:.0f}, P50 {s.p50:.0f}, P90 {s.p90:.0f}, P99 {s.p99:.0f},"
+        f" squared variation {s.cv2:.2f}"
+        for name, s in known
+    )
+    return [Text(text=f"Tokens of a call: {told}.")]
 
 
 def _mixes(record: Profile) -> list[Block]:

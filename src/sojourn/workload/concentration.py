@@ -7,8 +7,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from sojourn.config import Config
 from sojourn.interval import Provenance
 from sojourn.trace.arrays import Floats, floats
+from sojourn.units import S_PER_HOUR
 from sojourn.workload.observed import Calls, Observed
 from sojourn.workload.profile_records import Concentration
 
@@ -22,7 +24,9 @@ POINTS: Final = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25
                  0.6, 0.7, 0.8, 0.9, 1.0)  # fmt: skip
 
 
-def concentrations(observed: Observed, requests: pa.Table) -> tuple[Concentration, ...]:
+def concentrations(
+    observed: Observed, requests: pa.Table, config: Config
+) -> tuple[Concentration, ...]:
     """Curves by basis; a basis that nothing tells is left out. Failed attempts count too: they
     took what they took.
 
@@ -30,16 +34,34 @@ def concentrations(observed: Observed, requests: pa.Table) -> tuple[Concentratio
     token). Calls of a batch share the device, so this is time in the batch, not device time.
     kv_token_seconds: prompt from scheduled to first token, prompt plus half the output from there
     to the end; without times, that context times the output tokens (each holds it for one step).
+    cost: as booked; else, where the replicas have a price, their bill shared by GPU time (who is
+    there pays for who is not) plus the priced visits to stations.
     """
     size = observed.size
+    gpu = _gpu_time(observed.calls, size)
     found = [
-        _curve("gpu_time", *_gpu_time(observed.calls, size)),
+        _curve("gpu_time", *gpu),
         _curve("kv_token_seconds", *_kv_token_seconds(observed.calls, size)),
     ]
     cost = requests.column("cost_usd")
     if cost.null_count < len(cost):
         found.append(_curve("cost", np.nan_to_num(floats(cost)), Provenance.MEASURED))
+    elif config.deployment.usd_per_replica_hour:
+        found.append(_curve("cost", _shared_bill(observed, gpu[0], config), Provenance.INFERRED))
     return tuple(curve for curve in found if curve is not None)
+
+
+def _shared_bill(observed: Observed, gpu: Floats, config: Config) -> Floats:
+    """Cost of each request, USD: its part of the replicas' bill, and its visits to stations."""
+    hours = float(np.ptp(observed.arrival)) / S_PER_HOUR
+    fleet = config.deployment.replicas * (config.deployment.usd_per_replica_hour or 0.0)
+    total = float(gpu.sum())
+    cost: Floats = gpu * (fleet * hours / total) if total > 0 else np.zeros(observed.size)
+    spans = observed.spans
+    for name, station in config.stations.items():
+        visits = spans.request[spans.name.isin((name,))]
+        cost = cost + station.usd_per_call * np.bincount(visits, minlength=observed.size)
+    return cost
 
 
 def curve(values: Floats) -> tuple[tuple[float, float], ...]:

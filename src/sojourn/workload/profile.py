@@ -52,7 +52,9 @@ def profile(tables: Tables, config: Config) -> Profile:
             observed.attempts_made(), config.analysis.confidence, floor=1.0
         ),
         prefix=prefix.reuse(tables, config),
-        concentration=concentrations(observed, tables.requests),
+        concentration=concentrations(observed, tables.requests, config),
+        input_call=summarize(observed.calls.input),
+        output_call=summarize(observed.calls.output),
         source=", ".join(tables.quality.sources),
     )
 

@@ -152,4 +152,6 @@ class Profile(Record):
     attempts_per_request: Interval
     prefix: PrefixReuse | None
     concentration: tuple[Concentration, ...]
+    input_call: Summary | None = Field(None, description="Prompt tokens of a call, all buckets.")
+    output_call: Summary | None = Field(None, description="Tokens a call writes, all buckets.")
     source: str = ""
