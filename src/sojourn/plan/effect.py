@@ -107,8 +107,16 @@ def effect(before: Sequence[Trial], after: Sequence[Trial], config: Config) -> E
         degraded_change=new.degraded_share - old.degraded_share,
         usd_per_success_change=cost,
         cost_ratio=_ratio(old.usd_per_success, new.usd_per_success),
-        worse=_worse(pairs),
+        worse=(*_worse(pairs), *_more_errors(old, new)),
     )
+
+
+def _more_errors(old: Outcome, new: Outcome) -> tuple[str, ...]:
+    """Said aloud where the share of failed requests rose beyond its interval."""
+    if new.error_share.low <= old.error_share.high:
+        return ()
+    before, after = format_share(old.error_share.mid), format_share(new.error_share.mid)
+    return (f"requests that fail: {before} to {after}",)
 
 
 Pair = tuple[Judged, Judged, npt.NDArray[np.int64]]

@@ -216,8 +216,8 @@ def profile(record: Profile) -> list[Block]:
     ]
     if record.concentration:
         worst = "; ".join(
-            f"10% of requests take {format_share(curve.top_10_percent)} of {charts.BASES[curve.basis]}"
-            f" ({curve.provenance.value})"
+            f"10% of requests take {format_share(curve.top_10_percent)} of"
+            f" {charts.BASES[curve.basis]} ({curve.provenance.value})"
             for curve in record.concentration
         )
         blocks.append(Chart(caption=f"{worst}.", spec=charts.concentration(record.concentration)))
