@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -315,3 +316,18 @@ def test_laws_of_capacity(prompt, output, slots, blocks, attempts):
             single[name].capacity_per_s.mid
         )
         assert math.isfinite(resource.capacity_per_s.high)
+
+
+def test_prefill_of_prompts_alone_by_hand():
+    """100 tokens see 50 before them on average; of 100 with 60 cached, 40 see 80."""
+    step = StepModel(
+        batches=(0,),
+        base_s=(0.0,),
+        slope_s_per_token=(0.0,),
+        prefill_s_per_token=1e-3,
+        prefill_s_per_token_context=1e-6,
+        provenance=Provenance.ASSUMED,
+        source="by hand",
+    )
+    found = step.prefill_s(np.array([100.0, 100.0, 0.0]), np.array([0.0, 60.0, 0.0]))
+    np.testing.assert_allclose(found, [0.1 + 100 * 50e-6, 0.04 + 40 * 80e-6, 0.0])

@@ -68,7 +68,8 @@ def attempts(tables: Tables) -> Attempts | None:
     return Attempts(request, attempt, low, high, first, failed, from_spans, per_request)
 
 
-def _key(request: Ints, attempt: Ints) -> Ints:
+def key(request: Ints, attempt: Ints) -> Ints:
+    """One number for a request's row and an attempt, ascending in both."""
     out: Ints = (request << 16) + np.minimum(attempt, 0xFFFF)
     return out
 
@@ -89,7 +90,7 @@ def _from_calls(tables: Tables) -> tuple[Ints, Floats, Floats]:
     attempt = whole(calls["attempt"], null=-1)
     use = (row >= 0) & (attempt >= 0)
     start, end = floats(calls["arrival_s"])[use], floats(calls["end_s"])[use]
-    return _extent(_key(row[use], attempt[use]), start, np.fmax(start, end))
+    return _extent(key(row[use], attempt[use]), start, np.fmax(start, end))
 
 
 def _from_spans(tables: Tables) -> tuple[Ints, Floats, Floats]:
@@ -105,7 +106,7 @@ def _from_spans(tables: Tables) -> tuple[Ints, Floats, Floats]:
     known = (row >= 0) & (attempt >= 0)
     root = holds & np.asarray(spans["parent"].is_null())
     inner = known & ~root
-    keys = _key(row, attempt)
+    keys = key(row, attempt)
     if not inner.any():
         inner = known
     else:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sojourn.attribution import spikes
-from sojourn.attribution.attempts import Attempts, attempts
+from sojourn.attribution.attempts import Attempts, attempts, key
 from sojourn.attribution.infer import codes, computed_tokens
 from sojourn.attribution.peak import Windows
 from sojourn.attribution.records import RetryReport, TimeoutMass
@@ -127,8 +127,9 @@ def _wasted_tokens(tables: Tables, rows: Attempts) -> float | None:
     use = (row >= 0) & np.isfinite(attempt)
     if not use.any() or tokens[use].sum() <= 0:
         return None
-    keys = (rows.request << 16) + rows.attempt
-    at = np.searchsorted(keys, (row[use] << 16) + attempt[use].astype(np.int64))
+    at = np.searchsorted(
+        key(rows.request, rows.attempt), key(row[use], attempt[use].astype(np.int64))
+    )
     return _ratio(tokens[use][rows.failed[at]].sum(), tokens[use].sum())
 
 

@@ -52,16 +52,8 @@ class Demand:
         return float((steps * (self.prompt + self.output / 2)).sum() / steps.sum())
 
     def prefill_s(self, step: StepModel) -> NDArray[np.float64]:
-        """Engine time of each call's prompt: linear in computed tokens, and token x context.
-
-        The computed tokens see contexts from `cached` to `prompt`, on average half-way.
-        """
-        computed = np.maximum(self.prompt - self.cached, 0.0)
-        context = (self.prompt + self.cached) / 2
-        return np.asarray(
-            computed * (step.prefill_s_per_token + step.prefill_s_per_token_context * context),
-            dtype=np.float64,
-        )
+        """Engine time of each call's prompt."""
+        return step.prefill_s(self.prompt, self.cached)
 
 
 def demand(profile: Profile) -> Demand:

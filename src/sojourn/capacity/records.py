@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from sojourn.config import Retry
 from sojourn.interval import Excuse, Interval, Provenance
 from sojourn.records import Bottleneck, Record
+from sojourn.trace.arrays import Floats
 from sojourn.workload.profile_records import Summary
 
 
@@ -60,6 +61,18 @@ class StepModel(Record):
             self.decode_step_s(batch, context_sum)
             + self.prefill_s_per_token * tokens
             + self.prefill_s_per_token_context * token_context
+        )
+
+    def prefill_s(self, prompt: Floats, cached: Floats) -> Floats:
+        """Prompts alone in the engine: linear in computed tokens, and token x context.
+
+        The computed tokens see contexts from `cached` to `prompt`, on average half-way.
+        """
+        computed = np.maximum(prompt - cached, 0.0)
+        context = (prompt + cached) / 2
+        return np.asarray(
+            computed * (self.prefill_s_per_token + self.prefill_s_per_token_context * context),
+            dtype=np.float64,
         )
 
     def _at(self, values: tuple[float, ...], batch: int) -> float:

@@ -213,13 +213,6 @@ def in_peak(stream: Stream, window_s: float) -> Bools:
     return found
 
 
-def prefill_s(step: StepModel, tokens: Floats, cached: Floats) -> Floats:
-    """Prefill time of prompts alone in the engine: linear part plus token x context part."""
-    new = tokens - cached
-    context = new * (cached + new / 2)
-    return step.prefill_s_per_token * new + step.prefill_s_per_token_context * context
-
-
 def engine_load(tables: Tables) -> EngineLoad:
     """Figures of the engine's samples, and the device's busy share where it was traced."""
     samples = tables.engine_samples

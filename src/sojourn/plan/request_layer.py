@@ -17,7 +17,6 @@ from sojourn.plan.action import (
     fixed,
     integers,
     is_call,
-    prefill_s,
     shrink_inputs,
     step_buckets,
     with_retry,
@@ -78,7 +77,7 @@ def unloaded_s(stream: Stream, fleet: Fleet) -> Floats:
     work = np.nan_to_num(stream.steps.column("service_s").to_numpy().astype(float))
     base, slope = step.decode_step_s(1, 0.0), step.decode_step_s(1, 1.0) - step.decode_step_s(1, 0)
     decode = np.maximum(written - 1, 0) * (base + slope * (inputs + written / 2))
-    called = step.front_s + step.decode_step_s(0, 0.0) + prefill_s(step, inputs, cached) + decode
+    called = step.front_s + step.decode_step_s(0, 0.0) + step.prefill_s(inputs, cached) + decode
     spent = np.where(is_call(stream), called, work)
     owner, group = integers(stream, "request"), integers(stream, "group")
     starts = np.flatnonzero(np.append(True, (np.diff(owner) != 0) | (np.diff(group) != 0)))
@@ -133,8 +132,8 @@ def _prompt_compression(stream: Stream, fleet: Fleet, _context: Context) -> Chan
     shorter, cut = changed
     where = cut > 0
     step, cached = fleet.engine.step, integers(stream, "cached_tokens").astype(float)
-    before = prefill_s(step, integers(stream, "input_tokens").astype(float), cached)[where]
-    after = prefill_s(step, integers(shorter, "input_tokens").astype(float), cached)[where]
+    before = step.prefill_s(integers(stream, "input_tokens").astype(float), cached)[where]
+    after = step.prefill_s(integers(shorter, "input_tokens").astype(float), cached)[where]
     compress = COMPRESSOR_SHARE * before
     net = float((before - after - compress).mean())
     if net <= 0:

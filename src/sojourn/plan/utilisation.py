@@ -6,7 +6,6 @@ import numpy as np
 
 from sojourn.capacity.records import Fleet
 from sojourn.config import Config
-from sojourn.plan.action import prefill_s
 from sojourn.trace.arrays import Floats, floats, texts
 from sojourn.trace.tables import Tables
 
@@ -90,5 +89,5 @@ def _engine_time(tables: Tables, fleet: Fleet, start: float, end: float) -> floa
         return 0.0
     context = float((tokens + written / 2).mean())
     per_token = step.decode_step_s(slots, slots * context) / slots
-    work = prefill_s(step, tokens, cached).sum() + written.sum() * per_token
+    work = step.prefill_s(tokens, cached).sum() + written.sum() * per_token
     return float(work) / (fleet.engine.replicas * max(end - start, 1e-9))

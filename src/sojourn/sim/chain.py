@@ -18,7 +18,7 @@ from typing import Protocol
 
 from sojourn.capacity.drift import level_at
 from sojourn.capacity.records import Fleet, StationModel
-from sojourn.records import Stage, Status
+from sojourn.records import ENGINE_HOST_SPANS, Stage, Status
 from sojourn.sim.events import TIMER, WORK, EventLoop
 from sojourn.sim.luck import choice, uniform
 from sojourn.sim.program import Program, Work
@@ -372,7 +372,7 @@ class CallStep:
             (self.arrived_s, now), number=parent,
         )  # fmt: skip
         marks = (
-            (Stage.GATEWAY, "engine front", self.arrived_s, seq.queued_s),
+            (Stage.GATEWAY, ENGINE_HOST_SPANS[0], self.arrived_s, seq.queued_s),
             (Stage.QUEUE, "queue", seq.queued_s, seq.scheduled_s),
             (Stage.PREFILL, "prefill", seq.scheduled_s, seq.first_token_s),
             (Stage.DECODE, "decode", seq.first_token_s, None),
