@@ -24,6 +24,7 @@ WRONG = {
     "infinite": ("retry: {attempt_timeout_s: .inf}\n", "retry.attempt_timeout_s"),
     "absurd attempts": ("retry: {max_attempts: 1000}\n", "retry.max_attempts"),
     "past 64 bits": ("deployment: {kv_blocks: 10000000000000000000000}\n", "deployment.kv_blocks"),
+    "absurd replicas": ("deployment: {replicas: 10000}\n", "deployment.replicas"),
     "absurd servers": ("stations: {kb: {servers: 9000000000}}\n", "stations.kb.servers"),
 }
 

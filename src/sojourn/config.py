@@ -18,8 +18,9 @@ from sojourn.yaml_file import YamlError, read_yaml
 
 MAX_COUNT: Final = 10**12
 """Of tokens, blocks and slots: past any machine, and sums of them still fit 64 bits."""
-MAX_REPLICAS: Final = 10_000
-"""Each is simulated by itself; ten times the largest fleets that are described."""
+MAX_REPLICAS: Final = 1_000
+"""Each is simulated and sampled by itself: ten thousand take more memory than a machine has. A
+larger fleet is looked at in parts, as its router splits it."""
 MAX_SERVERS: Final = 1_000_000
 MAX_ATTEMPTS: Final = 100
 MAX_BACKOFF_FACTOR: Final = 1_000.0

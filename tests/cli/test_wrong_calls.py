@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -87,3 +88,27 @@ def test_output_into_an_absent_folder_leaves_nothing(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert "absent" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
+
+
+@pytest.mark.parametrize("load", ["0", "-1", "nan", "inf", "1e9", "1e308", "many"])
+def test_a_load_that_cannot_be_is_refused_before_any_work(load: str, tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("a,b\n1,2\n", encoding="utf-8")
+    result = sojourn("simulate", "log.csv", "--load", load, cwd=tmp_path)
+    assert result.returncode == 2
+    assert "--load" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_pipe_as_input_is_refused_and_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    result = sojourn("profile", "pipe", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "pipe" in result.stderr
+    (tmp_path / "log.csv").write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        + "".join(f"2023-11-16 18:15:{s:02d}.5000000,374,44\n" for s in range(40)),
+        encoding="utf-8",
+    )
+    beside = sojourn("profile", ".", "--json", cwd=tmp_path)
+    assert beside.returncode == 0, beside.stderr
+    assert "is a pipe or a device" in beside.stdout

@@ -299,3 +299,26 @@ def test_real_bench_files(name, rows):
     assert tables.quality.read == rows
     assert tables.counts()["requests"] == 0
     assert tables.counts()["aggregates"] > 10
+
+
+def test_a_quote_left_open_counts_every_line_it_takes_in(write):
+    rows = "".join(f"2023-11-16 18:15:{second:02d}.5000000,374,44\n" for second in range(40))
+    text = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows + '"2023-11-16,3,4\n' + rows
+    tables = read(write("log.csv", text))
+    assert tables.requests.num_rows == 40
+    assert tables.quality.read == 81
+    assert tables.quality.dropped == 41
+
+
+def test_rows_longer_than_a_megabyte_and_quoted_newlines_are_whole(write):
+    long = "x" * 3_000_000
+    rows = "".join(f"2023-11-16 18:15:{second:02d}.5,374,44,ok\n" for second in range(40))
+    text = (
+        "TIMESTAMP,ContextTokens,GeneratedTokens,note\n"
+        + f"2023-11-16 18:14:00.5,1,2,{long}\n"
+        + '2023-11-16 18:14:01.5,1,2,"two\nlines"\n'
+        + rows
+    )
+    tables = read(write("log.csv", text))
+    assert tables.requests.num_rows == 42
+    assert tables.quality.dropped == 0

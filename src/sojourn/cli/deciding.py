@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -21,6 +21,11 @@ from sojourn.cli.options import (
     require_paths,
     telemetry,
 )
+from sojourn.config import MAX_REPLICAS
+from sojourn.errors import UsageError
+
+MAX_LOAD: Final = 100.0
+"""Multiple of the recorded load: past any forecast, and every request is simulated."""
 
 
 @app.command()
@@ -59,7 +64,7 @@ def simulate(
     config: Configured = None,
     load: Annotated[float, typer.Option(help="Load, as a multiple of the recorded one.")] = 1.0,
     replicas: Annotated[
-        int | None, typer.Option(min=1, help="Engine replicas; else as recorded.")
+        int | None, typer.Option(min=1, max=MAX_REPLICAS, help="Engine replicas; else as recorded.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Keep the simulated trace as a store.")
@@ -75,6 +80,8 @@ def simulate(
     from sojourn.report import compose, decisions
     from sojourn.trace import store
 
+    if not 0 < load <= MAX_LOAD:
+        raise UsageError(f"--load {load:g}: expected a number above 0, at most {MAX_LOAD:g}")
     with telemetry(paths, config=config, quiet=quiet, seed=seed) as it:
         seen = loop.look(it.tables, it.config)
         built = loop.fleet(seen)

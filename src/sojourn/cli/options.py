@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from sojourn.config import Config
+from sojourn.config import MAX_SEED, Config
 from sojourn.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ Output = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no talk.")]
-Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Of every random draw.")]
+Seed = Annotated[
+    int | None, typer.Option("--seed", min=0, max=MAX_SEED, help="Of every random draw.")
+]
 Configured = Annotated[
     Path | None,
     typer.Option(

@@ -24,6 +24,8 @@ HEAD_BYTES: Final = 1 << 16
 GZIP_MAGIC: Final = b"\x1f\x8b"
 BROKEN_STREAM: Final = (EOFError, zlib.error, gzip.BadGzipFile)
 PROGRESS_LINES: Final = 5_000
+_NO_FILE: Final = "is a pipe or a device; a file is looked at first and then read again"
+_WRITE_FIRST: Final = "Write its content to a file first"
 _KEY: Final = re.compile(rb'"([^"\\\x00-\x1f]{1,80})"\s*:')
 
 Raw: TypeAlias = Any
@@ -89,8 +91,10 @@ def open_bytes(path: Path) -> Stream:
     """Open for reading, unpacked when the content is gzip.
 
     Raises:
-        InputError: the file cannot be opened.
+        InputError: the file cannot be opened, or is a pipe or a device.
     """
+    if path.exists() and not path.is_file():
+        raise InputError(_NO_FILE, path=path, todo=_WRITE_FIRST)
     try:
         raw = path.open("rb")
     except OSError as error:
@@ -270,8 +274,10 @@ def expand(paths: str | Path | Sequence[str | Path]) -> list[tuple[Path, bool]]:
                 raise InputError("holds no file", path=path, todo="Pass the folder of the export")
             for file in inside:
                 found.setdefault(file, False)
-        elif path.exists():
+        elif path.is_file():
             found[path] = True
+        elif path.exists():
+            raise InputError(_NO_FILE, path=path, todo=_WRITE_FIRST)
         else:
             raise InputError("does not exist", path=path, todo="Check the path")
     if not found:

@@ -17,6 +17,8 @@ from sojourn.trace.sources import Head, Raw, json_values, read_all, read_text
 
 DELIMITERS: Final = (",", "\t", ";", "|")
 PARQUET_MAGIC: Final = b"PAR1"
+MAX_BLOCK: Final = 2**31 - 1
+"""Bytes that the CSV parser takes at once: all, so that no row and no quote is cut in two."""
 MAX_HEADER: Final = 16_384
 
 
@@ -88,19 +90,29 @@ def _csv(path: Path, ledger: Ledger) -> pa.Table:
     names = _unique(_split(first))
     delimiter = max(DELIMITERS, key=first.count)
     skipped: list[str] = []
+    lines = 0
 
     def bad_row(row: Raw) -> str:
-        skipped.append(f"row {row.number}: {row.actual_columns} cells, expected {len(names)}")
+        nonlocal lines
+        held = row.text.rstrip("\r\n").count("\n") + 1
+        lines += held
+        tail = f"; a quote left open takes in {held:,} lines" if held > 1 else ""
+        skipped.append(f"row {row.number}: {row.actual_columns} cells, expected {len(names)}{tail}")
         return "skip"
 
     body = text[text.index(first) + len(first) :].lstrip("\r\n") if first else ""
     if not body.strip():
         return pa.table({name: pa.array([], pa.string()) for name in names})
+    data = body.encode("utf-8", "replace")
     try:
         table = pacsv.read_csv(
-            pa.BufferReader(body.encode("utf-8", "replace")),
-            read_options=pacsv.ReadOptions(column_names=names, use_threads=False),
-            parse_options=pacsv.ParseOptions(delimiter=delimiter, invalid_row_handler=bad_row),
+            pa.BufferReader(data),
+            read_options=pacsv.ReadOptions(
+                column_names=names, use_threads=False, block_size=min(len(data) + 1, MAX_BLOCK)
+            ),
+            parse_options=pacsv.ParseOptions(
+                delimiter=delimiter, invalid_row_handler=bad_row, newlines_in_values=True
+            ),
             convert_options=pacsv.ConvertOptions(
                 column_types=dict.fromkeys(names, pa.string()),
                 strings_can_be_null=True,
@@ -112,9 +124,9 @@ def _csv(path: Path, ledger: Ledger) -> pa.Table:
         raise InputError(
             f"cannot be read as CSV ({_short(error)})", path=path, todo="Check its quoting"
         ) from error
-    ledger.read += table.num_rows + len(skipped)
+    ledger.read += table.num_rows + lines
     if skipped:
-        ledger.drop("row with another number of cells", len(skipped), skipped[0])
+        ledger.drop("row with another number of cells", lines, skipped[0])
     return table
 
 
