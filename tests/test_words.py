@@ -163,7 +163,7 @@ def test_a_wrong_key_is_named(tmp_path: Path, text: str, told: str) -> None:
 
 
 def test_a_missing_configuration_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="does not exist"):
         Config.load(tmp_path / "none.yaml")
 
 
