@@ -52,7 +52,7 @@ def test_a_single_server_holds_up_to_its_saturation(build):
     assert found.rate_per_s.mid == pytest.approx(
         found.load_factor.mid * stream.requests.num_rows / stream.duration_s
     )
-    assert "e2e_s" in found.breaks
+    assert "end within" in found.breaks
     assert found.binds.startswith("press")
     assert len(found.curve) >= 8
     factors = [point[0] for point in found.curve]
@@ -98,7 +98,7 @@ def test_a_target_missed_by_requests_alone_holds_at_no_load(build):
     assert isinstance(tight, Holding)
     assert tight.load_factor.high == 0
     assert "nearly alone" in tight.note
-    assert "e2e_s" in tight.breaks
+    assert "end within 0.5 s" in tight.breaks
 
 
 def test_slow_hours_stay_slow_when_requests_come_apart(build):

@@ -145,7 +145,7 @@ def test_one_miss_cannot_refute_a_target_of_few_requests():
     assert slo_held(two, config(e2e_s=2.0)) is False
     standing = standings(judge(two, config(e2e_s=2.0)), config(e2e_s=2.0))["short_chat"]
     assert standing.worst == "e2e_s"
-    assert "short_chat" in standing.describe()
+    assert "short chat" in standing.describe()
 
 
 def test_cost_per_success_counts_only_requests_that_succeeded():

@@ -39,6 +39,8 @@ MAX_FACTOR: Final = 16.0
 MIN_FACTOR: Final = 0.05
 CURVE_POINTS: Final = (0.25, 0.5, 0.7, 0.85, 0.95, 1.0, 1.05, 1.15, 1.3, 1.5)
 """Of the curve, as multiples of the load held: denser at the knee."""
+MATTERS: Final = 0.1
+"""Drifting stations a tenth as long as the longest are named with it; shorter ones do not count."""
 APART: Final = 5.0
 """Mean gap over mean stay at which requests count as alone: a fifth in the system on average."""
 EXPECTED_RUNS: Final = 28
@@ -178,8 +180,10 @@ def _stretched(stream: Stream, fleet: Fleet, stretch: float, seed: int) -> Scena
 
 
 def _own_time(fleet: Fleet) -> str:
-    slow = [name for name, station in fleet.stations.items() if station.drift]
-    hours = f", at the hours when {', '.join(slow)} are slow" if slow else ""
+    drifting = [station for station in fleet.stations.values() if station.drift]
+    longest = max((station.service_s.mean for station in drifting), default=0.0)
+    slow = [s.name for s in drifting if s.service_s.mean >= MATTERS * longest]
+    hours = f", with {', '.join(slow)} as slow as at its slow hours" if slow else ""
     return f"the time the work itself takes{hours}"
 
 

@@ -35,7 +35,7 @@ from sojourn.interval import Interval
 from sojourn.plan.estimates import quantile_interval, share_interval
 from sojourn.plan.records import Outcome
 from sojourn.plan.usage import Usage, usage
-from sojourn.records import FAILED
+from sojourn.records import FAILED, words
 from sojourn.trace.arrays import Bools, Floats, floats, rows_of, texts
 from sojourn.trace.tables import Tables
 from sojourn.units import S_PER_HOUR
@@ -45,6 +45,11 @@ UNKNOWN_SHARE: Final = 0.05
 """Unmeasured requests that may be left out of a bucket's attainment: with more, those that could
 be judged (failures always can) would stand for the rest."""
 NO_BUCKET: Final = "unassigned"
+TARGET_IN_WORDS: Final = {
+    "ttft_s": "have their first token",
+    "tpot_s": "have each further token",
+    "e2e_s": "end",
+}
 TARGETS: Final = ("errors", "ttft_s", "tpot_s", "e2e_s")
 
 
@@ -136,10 +141,10 @@ class Standing:
         what = (
             f"{met:.1%} of its requests end without an error"
             if value is None
-            else f"{met:.1%} of its requests meet {target} {value:g}"
+            else f"{met:.1%} of its requests {TARGET_IN_WORDS[target]} within {value:g} s"
         )
         return (
-            f"{self.bucket}: {what}, {self.attainment:.1%} meet every target"
+            f"{words(self.bucket)}: {what}, {self.attainment:.1%} meet every target"
             f" ({self.slo.percentile:.1%} needed)"
         )
 

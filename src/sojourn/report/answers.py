@@ -87,7 +87,7 @@ def held(holding: Holding | Excuse) -> tuple[str, int]:
     if factor == 0:
         sentence = (
             f"At no level of load: {words(holding.breaks.split(':')[0])} misses its targets even"
-            f" when its requests are nearly alone. It is {holding.binds} that must get shorter."
+            f" when its requests are nearly alone ({holding.binds})."
         )
         return sentence, MISSED
     if factor < 1:

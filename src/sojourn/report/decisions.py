@@ -69,8 +69,8 @@ def _retry_budget(model: CapacityModel) -> list[Block]:
         return []
     text = (
         f"With up to {attempts} attempts a request, recovery from an overload is certain only below"
-        f" {found[0].capacity_per_s.format(rate)} requests/s ({format_share(found[0].peak_load)} of"
-        f" that arrive at the peak); to widen it: {found[0].scale_by}."
+        f" {found[0].capacity_per_s.format(rate)} requests/s; at the peak {found[0].peak_load:.2g}"
+        f" times as many arrive. To widen it: {found[0].scale_by}."
     )
     return [Text(text=text)]
 
