@@ -106,15 +106,17 @@ def _facts(tables: Tables, call_phases: Phases, stages: Floats, total: Floats) -
     guessed = np.where(call_phases.inferred, cuts[:, 2] - cuts[:, 0], 0.0)
     guessed += np.where(call_phases.borrowed, cuts[:, 3] - cuts[:, 0], 0.0)
     split = np.bincount(row[row >= 0], weights=guessed[row >= 0], minlength=count)
-    return {
+    facts = {
         "total": total,
         "removable": stages[:, QUEUE] + 0.5 * (prefill + decode),
         "prefill_stretch": prefill,
         "decode_stretch": decode,
         "inferred": np.minimum(split, total),
         "failed_attempts": np.minimum(_failed_time(tables, count) + stages[:, BACKOFF], total),
-        "station_wait": np.minimum(_station_wait(tables, count), total),
     }
+    if tables.spans["wait_s"].null_count < tables.spans.num_rows:  # unknown waits are no short ones
+        facts["station_wait"] = np.minimum(_station_wait(tables, count), total)
+    return facts
 
 
 def _failed_time(tables: Tables, count: int) -> Floats:

@@ -118,7 +118,7 @@ class Breakdown(Record):
         " attempts that failed and were tried again, and backoff), `removable` (engine time that"
         " twice the engine capacity would save), `prefill_stretch` and `decode_stretch` (part of"
         " that stage that comes from sharing the engine), `inferred` (split by inference),"
-        " `station_wait` (time waiting for a worker outside the engine).",
+        " `station_wait` (time waiting for a worker outside the engine; absent where unknown).",
     )
     station_stages: dict[str, str] = Field(
         default_factory=dict, description="Stage of each station, by span name."

@@ -75,6 +75,18 @@ def _late(report: RetryReport) -> Reading | None:
     return only_for(above(text, left["under_half"], PERSISTENT, SHARE_LOW, HINT))
 
 
+def _waits(facts: Facts) -> Reading | None:
+    """Retries that feed themselves do it through a queue: of workers outside, or of the engine."""
+    outside = facts.extra.get("station_wait")
+    if outside is None or facts.tail.e2e_s.mid <= 0:
+        return None
+    waited = outside + facts.tail.stages.get(Stage.QUEUE.value, 0.0) / facts.tail.e2e_s.mid
+    text = f"waiting for workers and for the engine: {waited:.0%} of the P99"
+    if waited < SHARE_LOW:
+        text += "; retries repeat the work here, they lengthen hardly any queue"
+    return above(text, waited, SHARE_HIGH, SHARE_LOW, SIGN)
+
+
 def _beyond_one_attempt(facts: Facts, report: RetryReport) -> float:
     """Part of the P99 that fewer attempts could save, at most: the attempts tried again and the
     waits after them, but an attempt that was cut takes its whole timeout with or without them."""
@@ -112,6 +124,7 @@ def retry_amplification(facts: Facts) -> Finding | None:
                 SIGN,
             ),
             carries("attempts that were tried again, and the waits after them", lost, SIGN),
+            _waits(facts),
             _marks(report, "attempt", "call"),
             _late(report),
             only_against(

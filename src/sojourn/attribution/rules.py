@@ -12,7 +12,7 @@ read them, and the weights in `scoring`.
 | head_of_line | long prefills cover short calls' time to first token, more than by chance | no more than by chance |
 | host_cpu | a host core full; device idle | device busy; core has room; engine carries little |
 | gateway, retrieval, rerank, tool, network, encoder, interconnect | the stage carries the P99, is the largest, grows into the tail and at the peak; engine has slack; its visits wait for workers or are cut by a timer | under 10% of the P99; engine full and larger; few requests |
-| retry_amplification | attempts per request at the peak >= 1.15 x calm; >= 10% retries; failed attempts carry the P99; durations pile up at a timeout; the engine is reached late | attempts near 1; a full engine explains the timeouts |
+| retry_amplification | attempts per request at the peak >= 1.15 x calm; >= 10% retries; failed attempts carry the P99; durations pile up at a timeout; the engine is reached late; queues carry the P99 | attempts near 1; hardly any waiting, so that retries repeat work but lengthen no queue; a full engine explains the timeouts |
 | timeout_too_short | >= 5% of attempts fail when calm; successes take >= 80% of the timeout | failures come with load |
 | client_limit | a plateau of calls in flight, nothing waits, slots free | queue or full slots |
 | none | SLO met; no queue, no stretch, no retries, no waiting | SLO missed; any of those; one stage outside >= 50% |
