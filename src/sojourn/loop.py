@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sojourn.config import Config
+from sojourn.errors import UsageError
 from sojourn.interval import Excuse
 from sojourn.progress import Progress, silent
 
@@ -119,13 +120,19 @@ def holding(
 def simulated(
     seen: Seen, fleet: Fleet, *, load: float = 1.0, replicas: int | None = None
 ) -> tuple[SimRun, Fleet]:
-    """The recorded requests through the model at `load` times their rate, on `replicas`."""
+    """The recorded requests through the model at `load` times their rate, on `replicas`.
+
+    Raises:
+        UsageError: so little load that no request is left.
+    """
     from sojourn.sim import simulate  # noqa: PLC0415  (as above)
     from sojourn.sim.scenario import Scenario  # noqa: PLC0415  (as above)
     from sojourn.workload import replay, scaling  # noqa: PLC0415  (as above)
 
     seed = seen.config.analysis.seed
     stream = scaling.scale(replay.replay(seen.tables, seed=seed), load, seed=seed)
+    if not stream.requests.num_rows:
+        raise UsageError(f"At {load:g} times the recorded load no request is left. Raise --load")
     if replicas is not None:
         engine = fleet.engine.model_copy(update={"replicas": replicas})
         fleet = fleet.model_copy(update={"engine": engine})

@@ -112,3 +112,10 @@ def test_a_pipe_as_input_is_refused_and_does_not_hang(tmp_path: Path) -> None:
     beside = sojourn("profile", ".", "--json", cwd=tmp_path)
     assert beside.returncode == 0, beside.stderr
     assert "is a pipe or a device" in beside.stdout
+
+
+def test_so_little_load_that_no_request_is_left_is_a_usage_error(tmp_path: Path) -> None:
+    before = ROOT / "src" / "sojourn" / "recordings" / "incident" / "before"
+    result = sojourn("simulate", str(before), "--load", "0.0005", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "no request is left" in result.stderr
