@@ -122,6 +122,7 @@ def test_two_takes_of_one_system_are_no_change_once_repeats_are_known() -> None:
     assert extreme.accepted is None, extreme.reason
     blind = loop.accept(old, new, config)
     assert blind.accepted is not False
+    assert blind.accepted is None or "--control" in blind.reason
 
 
 def test_a_real_change_is_beyond_what_repeats_differ_by() -> None:

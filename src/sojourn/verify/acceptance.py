@@ -47,6 +47,9 @@ GUARDS: Final = (*JUDGED, "task success", "errors", "timeouts", "shed", "quality
 MAX_UNSEEN: Final = 0.20
 """With a fifth of after unlike anything before, the rest is no comparison of the system."""
 
+QUEUED: Final = 0.5
+"""Requests waiting in the engine half of the peak: a backlog adds up every difference in speed."""
+
 MIN_OVERLAP: Final = 0.25
 """Below a quarter of its requests, before under after's mix rests on a few heavy weights."""
 
@@ -96,6 +99,8 @@ def accept(
     ]
     same = compare_under_one_mix(old, new, seed).beyond(repeats)
     accepted, reason = _verdict(old, new, answers, same)
+    if accepted is not None and not controls:
+        reason += _unrepeated(old, new)
     return Acceptance(
         answers=answers,
         accepted=accepted,
@@ -143,6 +148,18 @@ def _verdict(
             f" a success costs {1 + dearer:.2f} times as much."
         )
     return accepted, f"{reason} {told}"
+
+
+def _unrepeated(old: Window, new: Window) -> str:
+    """The caution that belongs to a verdict on a system at its limit that was recorded once."""
+    waiting = [window.breakdown.engine.waiting_share or 0.0 for window in (old, new)]
+    if max(waiting) < QUEUED:
+        return ""
+    side = "before" if waiting[0] >= waiting[1] else "after"
+    return (
+        f" The engine had requests waiting {format_share(max(waiting))} of the peak {side}: at its"
+        " limit two takes of one system differ by much, so repeat one and pass it as --control."
+    )
 
 
 def _with(same: SameMix, names: tuple[str, ...], state: Finding) -> list[str]:
