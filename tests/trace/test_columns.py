@@ -12,6 +12,8 @@ from tests.trace.conftest import sample
 
 from sojourn.config import Config
 from sojourn.errors import InputError, UnknownFormatError
+from sojourn.trace.readers import columns
+from sojourn.trace.readers.column_layouts import Layout
 from sojourn.trace.reading import detect, read
 
 
@@ -322,3 +324,12 @@ def test_rows_longer_than_a_megabyte_and_quoted_newlines_are_whole(write):
     tables = read(write("log.csv", text))
     assert tables.requests.num_rows == 42
     assert tables.quality.dropped == 0
+
+
+def test_identities_of_millions_of_rows_are_one_array():
+    """Several chunks in place of one array were a traceback from three million rows on."""
+    rows = 3_000_000
+    data = pa.table({"ContextTokens": pa.array(np.zeros(rows, dtype=np.int64))})
+    made = columns._identities(data, Layout("any", {}), "huge.csv:")
+    assert isinstance(made, pa.Array)
+    assert made[rows - 1].as_py() == f"huge.csv:{rows}"

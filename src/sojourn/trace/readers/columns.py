@@ -134,8 +134,9 @@ def _requests(data: pa.Table, layout: Layout, ledger: Ledger, *, prefix: str) ->
 
 def _identities(data: pa.Table, layout: Layout, prefix: str) -> pa.Array:
     theirs = layout.columns.get("requests.request_id") or layout.columns.get("calls.request_id")
-    numbered = np.char.mod(f"{prefix}%d", np.arange(1, data.num_rows + 1))
-    made = pa.array(numbered, type=pa.string())
+    # joined by Arrow: from a large numpy array of text it would make several chunks, not one array
+    numbers = pa.array(np.arange(1, data.num_rows + 1)).cast(pa.string())
+    made = pc.binary_join_element_wise(pa.scalar(prefix), numbers, "")
     if theirs is None:
         return made
     given = column_values.strings(data.column(theirs))
