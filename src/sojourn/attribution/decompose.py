@@ -236,6 +236,6 @@ class _Forests:
         for row, low, high in zip(self.rows.tolist(), edges[:-1], edges[1:], strict=True):
             if not np.isfinite(end[row]):
                 continue
-            forest = Forest(*(column[low:high] for column in columns))  # type: ignore[arg-type]
             # the slices have the fields' own types; only their common list loses them
+            forest = Forest(*(column[low:high] for column in columns))  # type: ignore[arg-type]
             seconds[row] = partition(forest, float(arrival[row]), float(end[row]))
