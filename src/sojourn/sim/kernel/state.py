@@ -1,7 +1,7 @@
 """The state of a run: the records of its arrays, and the `World` that knows where they are.
 
-`w` is everywhere the World of the run. Links between rows are row numbers, `NIL` for none. Times are
-ticks. Rows of `calls`, `visits` and `tries` are taken from and given back to free lists.
+`w` is everywhere the World of the run. Links between rows are row numbers, `NIL` for none. Times
+are ticks. Rows of `calls`, `visits` and `tries` are taken from and given back to free lists.
 """
 
 from __future__ import annotations
@@ -260,7 +260,8 @@ _SCALARS: Final = (
     "ladder_metric", "ladder_every", "admission", "admission_metric", "admission_wait",
     "sample_every", "next_client_row", "held_back", "held_first", "ended_count",
     "call_logs", "visit_logs", "attempt_logs", "sample_logs", "change_logs",
-    "events_done", "latest", "margin", "node_room", "bucket_room", "image_room", "image_bucket_room",
+    "events_done", "latest", "margin", "node_room", "bucket_room",
+    "image_room", "image_bucket_room",
 )  # fmt: skip
 WORLD: Final = np.dtype(
     [(name, "i8") for name in _SCALARS]
