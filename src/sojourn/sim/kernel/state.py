@@ -136,7 +136,7 @@ CALL: Final = np.dtype(
         ("registering", "i4"),  # 1 while it may register hashes
         ("tail", "i4"),  # kept tail, a node of the prefix cache
         ("verified", "i4"),  # verifications of drafts so far
-        ("spare", "i4"),
+        ("at_hand", "i4"),  # prompt tokens whose KV was moved here
     ]
 )
 IN_FRONT, ENCODER_WAITS, ENCODED, WAITING, PROMPTING, DECODING, MOVING, CALL_REFUSED = range(8)
@@ -186,7 +186,11 @@ REPLICA: Final = np.dtype(
         ("prompt_first", "i4"), ("prompt_last", "i4"),
         ("heap_size", "i4"),
         ("nodes_used", "i4"), ("node_free", "i4"), ("kept_first", "i4"), ("kept_last", "i4"),
-        ("encoding", "i4"), ("encode_first", "i4"), ("encode_last", "i4"), ("spare", "i4"),
+        ("left", "i8"),  # tokens of the budget, while a step is made
+        ("cap", "i8"),  # most tokens of a prompt in this step
+        ("calm", "i4"),  # 1: nothing was preempted in this step
+        ("image_count", "i4"), ("image_free", "i4"), ("image_first", "i4"), ("image_last", "i4"),
+        ("encoding", "i4"), ("encode_first", "i4"), ("encode_last", "i4"),
     ]
 )  # fmt: skip
 ACTIVE, STARTING, DRAINING, STOPPED = range(4)
@@ -260,7 +264,7 @@ _SCALARS: Final = (
     "ladder_metric", "ladder_every", "admission", "admission_metric", "admission_wait",
     "sample_every", "next_client_row", "held_back", "held_first", "ended_count",
     "call_logs", "visit_logs", "attempt_logs", "sample_logs", "change_logs",
-    "events_done", "latest", "margin", "node_room", "bucket_room",
+    "events_done", "latest", "successor", "prompt_successor", "margin", "node_room", "bucket_room",
     "image_room", "image_bucket_room",
 )  # fmt: skip
 WORLD: Final = np.dtype(
