@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 
 from sojourn.capacity.policies import AdmissionPolicy, LoadMetric
-from sojourn.sim.kernel import engine
 from sojourn.sim.kernel.arrays import pools, replicas, requests, rungs, sample_log, steps
 from sojourn.sim.kernel.compiled import Number, World, compiled
+from sojourn.sim.kernel.decodes import settle
 from sojourn.sim.kernel.events import key_of, push
 from sojourn.sim.kernel.luck import draw, uniform
 from sojourn.sim.kernel.scaling import FIRST_READY, ready, scale
@@ -35,7 +35,7 @@ def begin(w: World) -> None:
         if pools(w)[p].scale_every > 0:
             _push_control(w, 1 + p, pools(w)[p].scale_every)
     if w.sample_every > 0:
-        push(w, w.sample_every, key_of(SAMPLE, 0, 0, 0), NIL, np.int64(0))
+        push(w, w.sample_every, key_of(SAMPLE, 0, 0, 0), NIL, 0)
 
 
 @compiled
@@ -61,9 +61,9 @@ def sample(w: World) -> None:
         return
     for r in range(w.replica_count):
         if replicas(w)[r].state != STOPPED:
-            engine.settle(w, r)
+            settle(w, r)
             _sample_row(w, r)
-    push(w, w.now + w.sample_every, key_of(SAMPLE, 0, 0, 0), NIL, np.int64(0))
+    push(w, w.now + w.sample_every, key_of(SAMPLE, 0, 0, 0), NIL, 0)
 
 
 @compiled
@@ -92,7 +92,7 @@ def _to_do(w: World) -> bool:
 
 @compiled
 def _push_control(w: World, number: Number, time: Number) -> None:
-    push(w, time, key_of(CONTROL, number, 0, 0), NIL, np.int64(0))
+    push(w, time, key_of(CONTROL, number, 0, 0), NIL, 0)
 
 
 @compiled

@@ -137,6 +137,8 @@ CALL: Final = np.dtype(
         ("registering", "i4"),  # 1 while it may register hashes
         ("tail", "i4"),  # kept tail, a node of the prefix cache
         ("verified", "i4"),  # verifications of drafts so far
+        ("at_hand", "i4"),  # prompt tokens whose KV was moved here
+        ("spare", "i4"),
     ]
 )
 IN_FRONT, ENCODER_WAITS, ENCODED, WAITING, PROMPTING, DECODING, MOVING, CALL_REFUSED = range(8)
@@ -186,6 +188,10 @@ REPLICA: Final = np.dtype(
         ("prompt_first", "i4"), ("prompt_last", "i4"),
         ("heap_size", "i4"),
         ("nodes_used", "i4"), ("node_free", "i4"), ("kept_first", "i4"), ("kept_last", "i4"),
+        ("left", "i8"),  # tokens of the budget, while a step is made
+        ("cap", "i8"),  # most tokens of a prompt in this step
+        ("calm", "i4"),  # 1: nothing was preempted in this step
+        ("image_count", "i4"), ("image_free", "i4"), ("image_first", "i4"), ("image_last", "i4"),
         ("encoding", "i4"), ("encode_first", "i4"), ("encode_last", "i4"), ("spare", "i4"),
     ]
 )  # fmt: skip
@@ -261,7 +267,7 @@ _SCALARS: Final = (
     "sample_every", "next_client_row", "held_back", "held_first", "let_go", "ended_count",
     "skipped", "output_most", "attempts_now", "shed_from",  # the rungs in force
     "call_logs", "visit_logs", "attempt_logs", "sample_logs", "change_logs",
-    "events_done", "latest", "margin", "node_room", "bucket_room",
+    "events_done", "latest", "successor", "prompt_successor", "margin", "node_room", "bucket_room",
     "image_room", "image_bucket_room",
 )  # fmt: skip
 WORLD: Final = np.dtype(
