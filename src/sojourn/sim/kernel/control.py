@@ -116,11 +116,7 @@ def _would_miss(w: World, request: Number) -> bool:
         if steps(w)[step].kind != CALL:
             continue
         plan = pools(w)[steps(w)[step].pool]
-        waiting = np.int64(0)
-        for r in range(np.int64(plan.first), np.int64(plan.first) + plan.room):
-            if replicas(w)[r].state == ACTIVE:
-                waiting += replicas(w)[r].waiting
-        return waiting * plan.gap > w.admission_wait
+        return plan.waiting * plan.gap > w.admission_wait
     return False
 
 
