@@ -56,8 +56,8 @@ TRY: Final = np.dtype(
         ("row", "i4"),
         ("attempt", "i4"),
         ("next_step", "i4"),  # number of the step with which the next group begins
-        ("under_way", "i4"),  # steps of the group that have not ended
-        ("first", "i4"),  # list of its visits and calls under way, by place
+        ("first", "i4"),  # list of its visits and calls under way, by place: see under_way.py
+        ("last", "i4"),
         ("stamp", "i4"),
         ("free", "i4"),
         ("spare", "i4"),
@@ -79,9 +79,9 @@ VISIT: Final = np.dtype(
         ("state", "i4"),
         ("before", "i4"),  # in the station's queue
         ("after", "i4"),
-        ("sibling", "i4"),  # next of the attempt's list (calls: NIL - 1 - slot, see steps.py)
+        ("sibling", "i4"),  # next and last in the attempt's list: see under_way.py
+        ("elder", "i4"),
         ("stamp", "i4"),
-        ("spare", "i4"),
     ]
 )
 DELAYED, VISIT_WAITS, SERVED, ORPHAN, VISIT_REFUSED = range(5)
@@ -108,6 +108,7 @@ CALL: Final = np.dtype(
         ("replica", "i4"),
         ("state", "i4"),
         ("sibling", "i4"),
+        ("elder", "i4"),
         ("stamp", "i4"),
         ("prompt", "i4"),
         ("recorded", "i4"),  # cached tokens as recorded
@@ -262,7 +263,8 @@ _SCALARS: Final = (
     "timeout", "attempts_most", "backoff", "on_timeout", "on_error", "degrade",
     "budget_gain", "budget_most", "budget", "closed", "cap", "think", "thinks",
     "ladder_metric", "ladder_every", "admission", "admission_metric", "admission_wait",
-    "sample_every", "next_client_row", "held_back", "held_first", "ended_count",
+    "sample_every", "next_client_row", "held_back", "held_first", "let_go", "ended_count",
+    "skipped", "output_most", "attempts_now", "shed_from",  # the rungs in force
     "call_logs", "visit_logs", "attempt_logs", "sample_logs", "change_logs",
     "events_done", "latest", "successor", "prompt_successor", "margin", "node_room", "bucket_room",
     "image_room", "image_bucket_room",
