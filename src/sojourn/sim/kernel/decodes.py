@@ -80,6 +80,7 @@ def join(w: World, c: Number) -> None:
     replica.decodes += 1
     if pool.drafts > 0:
         return
+    call.blocks = 0
     replica.context += call.computed + 1
     call.ends_at = replica.done + call.target - call.written
     call.computed -= replica.done

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
-from sojourn.sim import luck as purposes
-from sojourn.sim.kernel.arrays import calls, ended, pools, replicas, requests, tables
+from sojourn.sim.kernel.arrays import calls, ended, pools, replicas, tables
 from sojourn.sim.kernel.cache import ENDED, forget_tail, give_back
 from sojourn.sim.kernel.compiled import Number, World, compiled
 from sojourn.sim.kernel.decodes import advance, cut, first_to_end, join, part, settle
@@ -19,13 +16,11 @@ from sojourn.sim.kernel.lists import (
     stop_waiting,
     wait_last,
 )
-from sojourn.sim.kernel.luck import draw, mixed
+from sojourn.sim.kernel.luck import mixed
 from sojourn.sim.kernel.slots import free_call
 from sojourn.sim.kernel.state import DECODING, MOVING, NIL, WAITING
 from sojourn.sim.kernel.turns import begin_now
 from sojourn.sim.log import NONE
-
-_ACCEPT: Final = purposes.ACCEPT
 
 
 @compiled
@@ -45,9 +40,6 @@ def enter(w: World, c: Number) -> None:
     call.tail = NIL
     if pool.order != PRIORITY:
         call.level = 0
-    if pool.drafts > 0 and call.verified == 0:
-        identity = requests(w)[call.row].identity
-        call.luck = draw(w.seed, identity, call.attempt, call.place, _ACCEPT)
     wait_last(w, c)
     if replica.stepping == 0:
         begin_now(w, r)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from sojourn.sim import log
-from sojourn.sim.kernel.arrays import calls, change_log, pools, replicas
+from sojourn.sim.kernel.arrays import calls, pools, replicas
 from sojourn.sim.kernel.cache import ABORTED, PREEMPTED, give_back
 from sojourn.sim.kernel.compiled import Number, Row, World, compiled
 from sojourn.sim.kernel.decodes import part
@@ -16,6 +16,7 @@ from sojourn.sim.kernel.lists import (
     wait_by_number,
 )
 from sojourn.sim.kernel.state import DECODING, DRAINING, NIL, PROMPTING, STOPPED, WAITING
+from sojourn.sim.kernel.writing import log_change
 from sojourn.sim.lowered import ORDERS, Order
 
 PRIORITY: Final = ORDERS.index(Order.PRIORITY)
@@ -64,9 +65,7 @@ def let_go(w: World, r: Number) -> None:
     replica.load -= 1
     if replica.state == DRAINING and replica.load == 0:
         replica.state = STOPPED
-        row = change_log(w)[w.change_logs]
-        row.t, row.what, row.which = w.now, log.STOPPED, r
-        w.change_logs += 1
+        log_change(w, log.STOPPED, r)
 
 
 @compiled
