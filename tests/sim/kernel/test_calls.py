@@ -6,11 +6,11 @@ In these plans a step takes 10 ticks and 1 for each prompt token.
 from __future__ import annotations
 
 import pytest
+from tests.sim.kernel.plans import call, encoder, ints, lowered, pool, retry, rows, station, visit
 
 from sojourn.capacity.policies import RouterPolicy
 from sojourn.sim.log import CANCELLED, ERROR, OK
 from sojourn.sim.luck import FRONT, draw, pick
-from tests.sim.kernel.plans import call, encoder, ints, lowered, pool, retry, rows, station, visit
 
 
 def test_the_front_end_draws_its_time(run):

@@ -3,18 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
-from sojourn.sim.log import (
-    CANCELLED,
-    ERROR,
-    FIRST_SKIP,
-    OK,
-    PARTIAL_ANSWER,
-    SHED,
-    SHORT_ANSWER,
-    TIMEOUT,
-)
-from sojourn.sim.luck import BACKOFF, draw, uniform
 from tests.sim.kernel.plans import (
     call,
     capped,
@@ -29,6 +17,18 @@ from tests.sim.kernel.plans import (
     station,
     visit,
 )
+
+from sojourn.sim.log import (
+    CANCELLED,
+    ERROR,
+    FIRST_SKIP,
+    OK,
+    PARTIAL_ANSWER,
+    SHED,
+    SHORT_ANSWER,
+    TIMEOUT,
+)
+from sojourn.sim.luck import BACKOFF, draw, uniform
 
 
 def attempts(log):

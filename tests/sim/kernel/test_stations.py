@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.sim.kernel.plans import delay, ints, lowered, retry, rows, station, visit
 
 from sojourn.sim.log import CANCELLED, ERROR, FIRST_SKIP, OK, TIMEOUT
-from tests.sim.kernel.plans import delay, ints, lowered, retry, rows, station, visit
 
 
 def visits(log):
