@@ -5,8 +5,8 @@ record, the `World` (see `sojourn.sim.kernel.state`), so a compiled function tak
 instead of thirty arrays with their reference counts. Nothing here checks a bound: set
 NUMBA_BOUNDSCHECK=1 to have it checked.
 
-What was compiled is kept on disk, in a folder named after the kernel's own text: numba looks only at
-the file of the entrance for changes, and the entrance calls functions of all the others.
+What was compiled is kept on disk, in a folder named after the kernel's own text: numba looks only
+at the file of the entrance for changes, and the entrance calls functions of all the others.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ import numba
 from numba import config, njit, types
 from numba.extending import intrinsic
 
+from sojourn.capacity import policies
+from sojourn.sim import log, lowered, luck, ticks
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 World: TypeAlias = Any
@@ -31,6 +34,9 @@ Row: TypeAlias = Any
 """A row of a structured array, by reference."""
 Number: TypeAlias = Any
 """numba knows the type, and no type checker does."""
+
+_CONSTANTS: Final = tuple(m.__file__ for m in (policies, log, lowered, luck, ticks))
+"""Modules whose constants are compiled into the kernel."""
 
 
 def _cache_folder() -> Path:
