@@ -162,8 +162,9 @@ def look_up(w: World, c: Number) -> Number:
             revived += pool.unit
         found += 1
     tail = np.int64(0)
-    if call.tail != NIL and found == call.registered:
-        tail = min(np.int64(table[call.tail].blocks), most // pool.block - found * pool.unit)
+    if call.tail != NIL and found >= call.registered:
+        covered = call.registered * pool.unit + table[call.tail].blocks
+        tail = max(min(covered, most // pool.block) - found * pool.unit, np.int64(0))
     return found, tail, revived + tail
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -10,7 +11,7 @@ import numpy as np
 from sojourn.errors import SojournError, UsageError
 from sojourn.sim.kernel import chain, control, engine, steps
 from sojourn.sim.kernel.arrays import ended, events, requests, turns
-from sojourn.sim.kernel.compiled import Array, Number, World, compiled
+from sojourn.sim.kernel.compiled import CACHE, Array, Number, World, compiled, entrance, is_compiled
 from sojourn.sim.kernel.events import drop_first, kind_of, number_of
 from sojourn.sim.kernel.packing import GROWING, pack
 from sojourn.sim.kernel.state import ARRIVE, CONTROL, SAMPLE, STEP_BEGIN, STEP_END, TIMER, WORK
@@ -23,6 +24,8 @@ DONE, ROOM, PAUSE, TOO_LONG = range(4)
 _PAUSE_EVENTS: Final = 1 << 20
 _LONGEST: Final = int(LONGEST_S * PER_S)
 
+_logger: Final = logging.getLogger(__name__)
+
 Progress = Callable[[int, int], None]
 """Called with (requests ended, requests in all)."""
 
@@ -34,6 +37,8 @@ def kernel(lowered: Lowered, progress: Progress | None = None) -> Log:
         UsageError: a run longer than `ticks.LONGEST_S`.
         SojournError: requests are left over: a defect of the simulator.
     """
+    if not is_compiled():
+        _logger.warning("Compiling the simulator: once, some 15 s. It is kept in %s.", CACHE)
     run = pack(lowered)
     total = len(lowered.requests.arrival)
     if total == 0:
@@ -60,13 +65,13 @@ def kernel(lowered: Lowered, progress: Progress | None = None) -> Log:
     return run.log()
 
 
-@compiled
+@entrance
 def begin(world: Array) -> None:
     """Set the first events."""
     chain.start(world[0])
 
 
-@compiled
+@entrance
 def go(world: Array, most: Number) -> Number:
     """Let up to `most` events happen: DONE, ROOM (an array is full), PAUSE or TOO_LONG."""
     w = world[0]

@@ -192,12 +192,13 @@ def _admit_one(w: World, r: Number, c: Number) -> Number:
 
 @compiled
 def _note_scheduled(w: World, c: Number, hit: Number) -> None:
-    """First time in a step: counters, and the pool's mean time between admissions."""
+    """First time in a step: when, and counters."""
     call = calls(w)[c]
-    replica, pool = replicas(w)[call.replica], pools(w)[call.pool]
+    replica = replicas(w)[call.replica]
     if call.moved != NONE:
         if call.resumed == NONE:
             call.resumed = w.now
+            _note_gap(w, call.pool, call.moved < w.now)
         return
     if call.scheduled != NONE:
         return
@@ -205,7 +206,14 @@ def _note_scheduled(w: World, c: Number, hit: Number) -> None:
     call.cached = min(hit, np.int64(call.prompt))
     replica.query_tokens += call.prompt
     replica.hit_tokens += call.cached
-    if call.queued < w.now and pool.last_scheduled != NIL:
+    _note_gap(w, call.pool, call.queued < w.now)
+
+
+@compiled
+def _note_gap(w: World, p: Number, waited: Number) -> None:
+    """Mean time between two admissions of a pool, over those that had waited."""
+    pool = pools(w)[p]
+    if waited and pool.last_scheduled != NIL:
         since = w.now - pool.last_scheduled
         if pool.gap == NIL:
             pool.gap = since

@@ -146,6 +146,8 @@ class Replica:
         if sequence in self.waiting:
             self.waiting.remove(sequence)
             self.leave()
+            if self.waiting:
+                self._wake()
         elif self._began != NONE:
             sequence.given_up = True
         else:
@@ -196,8 +198,6 @@ class Replica:
             self._admit(batch, chunk)
         if not batch:
             return
-        for sequence, taken in batch.prompts:
-            self.blocks.register(sequence, min(sequence.computed + taken, sequence.prompt))
         now = self._began = self._events.now
         self._events.at(now + self._ticks(batch), STEP_END, (self.number,), self._end)
 
@@ -213,8 +213,7 @@ class Replica:
         for sequence in [s for s in self.running if not s.decodes]:
             taken = min(sequence.known - sequence.computed, chunk, batch.budget)
             if taken and self._has_room(sequence, taken, batch):
-                batch.prompts.append((sequence, taken))
-                batch.budget -= taken
+                self._take_chunk(batch, sequence, taken)
 
     def _admit(self, batch: Batch, chunk: int) -> None:
         """3. admission, unless a sequence was preempted in this step."""
@@ -235,10 +234,14 @@ class Replica:
             self.running.append(sequence)
             self.blocks.admit(sequence, hit)
             self.blocks.grow(sequence, hit.tokens + taken)
-            batch.prompts.append((sequence, taken))
-            batch.budget -= taken
+            self._take_chunk(batch, sequence, taken)
             if sequence.scheduled == NONE:
                 self._first_time(sequence, hit.tokens)
+
+    def _take_chunk(self, batch: Batch, sequence: Sequence, taken: int) -> None:
+        batch.prompts.append((sequence, taken))
+        batch.budget -= taken
+        self.blocks.register(sequence, min(sequence.computed + taken, sequence.prompt))
 
     def _first_time(self, sequence: Sequence, hit: int) -> None:
         now = self._events.now
