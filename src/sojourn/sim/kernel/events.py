@@ -45,6 +45,12 @@ def attempt_of(key: Number) -> Number:
 
 
 @compiled
+def place_of(key: Number) -> Number:
+    """The place in a key."""
+    return np.int64(key) & (MOST_PLACES - 1)
+
+
+@compiled
 def push(w: World, time: Number, key: Number, slot: Number, stamp: Number) -> None:
     """Add an event."""
     heap = events(w)

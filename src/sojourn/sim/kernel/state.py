@@ -56,8 +56,8 @@ TRY: Final = np.dtype(
         ("row", "i4"),
         ("attempt", "i4"),
         ("next_step", "i4"),  # number of the step with which the next group begins
-        ("under_way", "i4"),  # steps of the group that have not ended
-        ("first", "i4"),  # list of its visits and calls under way, by place
+        ("first", "i4"),  # list of its visits and calls under way, by place: see under_way.py
+        ("last", "i4"),
         ("stamp", "i4"),
         ("free", "i4"),
         ("spare", "i4"),
@@ -79,9 +79,9 @@ VISIT: Final = np.dtype(
         ("state", "i4"),
         ("before", "i4"),  # in the station's queue
         ("after", "i4"),
-        ("sibling", "i4"),  # next of the attempt's list (calls: NIL - 1 - slot, see steps.py)
+        ("sibling", "i4"),  # next and last in the attempt's list: see under_way.py
+        ("elder", "i4"),
         ("stamp", "i4"),
-        ("spare", "i4"),
     ]
 )
 DELAYED, VISIT_WAITS, SERVED, ORPHAN, VISIT_REFUSED = range(5)
@@ -108,6 +108,7 @@ CALL: Final = np.dtype(
         ("replica", "i4"),
         ("state", "i4"),
         ("sibling", "i4"),
+        ("elder", "i4"),
         ("stamp", "i4"),
         ("prompt", "i4"),
         ("recorded", "i4"),  # cached tokens as recorded
@@ -136,7 +137,7 @@ CALL: Final = np.dtype(
         ("registering", "i4"),  # 1 while it may register hashes
         ("tail", "i4"),  # kept tail, a node of the prefix cache
         ("verified", "i4"),  # verifications of drafts so far
-        ("spare", "i4"),
+        ("at_hand", "i4"),  # prompt tokens whose KV was moved here
     ]
 )
 IN_FRONT, ENCODER_WAITS, ENCODED, WAITING, PROMPTING, DECODING, MOVING, CALL_REFUSED = range(8)
@@ -186,7 +187,11 @@ REPLICA: Final = np.dtype(
         ("prompt_first", "i4"), ("prompt_last", "i4"),
         ("heap_size", "i4"),
         ("nodes_used", "i4"), ("node_free", "i4"), ("kept_first", "i4"), ("kept_last", "i4"),
-        ("encoding", "i4"), ("encode_first", "i4"), ("encode_last", "i4"), ("spare", "i4"),
+        ("left", "i8"),  # tokens of the budget, while a step is made
+        ("cap", "i8"),  # most tokens of a prompt in this step
+        ("calm", "i4"),  # 1: nothing was preempted in this step
+        ("image_count", "i4"), ("image_free", "i4"), ("image_first", "i4"), ("image_last", "i4"),
+        ("encoding", "i4"), ("encode_first", "i4"), ("encode_last", "i4"),
     ]
 )  # fmt: skip
 ACTIVE, STARTING, DRAINING, STOPPED = range(4)
@@ -258,9 +263,10 @@ _SCALARS: Final = (
     "timeout", "attempts_most", "backoff", "on_timeout", "on_error", "degrade",
     "budget_gain", "budget_most", "budget", "closed", "cap", "think", "thinks",
     "ladder_metric", "ladder_every", "admission", "admission_metric", "admission_wait",
-    "sample_every", "next_client_row", "held_back", "held_first", "ended_count",
+    "sample_every", "next_client_row", "held_back", "held_first", "let_go", "ended_count",
+    "skipped", "output_most", "attempts_now", "shed_from",  # the rungs in force
     "call_logs", "visit_logs", "attempt_logs", "sample_logs", "change_logs",
-    "events_done", "latest", "margin", "node_room", "bucket_room",
+    "events_done", "latest", "successor", "prompt_successor", "margin", "node_room", "bucket_room",
     "image_room", "image_bucket_room",
 )  # fmt: skip
 WORLD: Final = np.dtype(

@@ -1,7 +1,4 @@
-"""A replica of the engine (rule book: "The engine"): its queue, its steps, its counters.
-
-One event per step. Outside, `enter`, `give_up` and `give_back` are all that is done to it.
-"""
+"""A replica of the engine (rule book: "The engine"): queue, steps, counters. One event per step."""
 
 from __future__ import annotations
 
@@ -58,6 +55,8 @@ class Replica:
         if sequence in self.waiting:
             self.waiting.remove(sequence)
             self.leave()
+            if self.waiting:
+                self._wake()
         elif self._began != NONE:
             sequence.given_up = True
         else:
@@ -91,12 +90,11 @@ class Replica:
             self._events.at(self._events.now, STEP_BEGIN, key, self._begin)
 
     def _begin(self) -> None:
-        """A step begins: the batch, the hashes it computes, its time."""
-        plan = self.plan
-        batch = self._batch = Batch(plan.budget)
-        together = len(self.running) + len(self.waiting) > 1
-        chunk = plan.cap if plan.cap >= 0 and together else plan.budget
-        if plan.order == PREFILL_FIRST:
+        """A step begins: what it computes, and how long that takes."""
+        batch = self._batch = Batch(self.plan.budget)
+        is_capped = self.plan.cap >= 0 and len(self.running) + len(self.waiting) > 1
+        chunk = self.plan.cap if is_capped else self.plan.budget
+        if self.plan.order == PREFILL_FIRST:
             self._take_prompts(batch, chunk)
             self._admit(batch, chunk)
             if not batch:
@@ -105,12 +103,9 @@ class Replica:
             self._take_decodes(batch)
             self._take_prompts(batch, chunk)
             self._admit(batch, chunk)
-        if not batch:
-            return
-        for sequence, taken in batch.prompts:
-            self.blocks.register(sequence, min(sequence.computed + taken, sequence.prompt))
-        now = self._began = self._events.now
-        self._events.at(now + self._ticks(batch), STEP_END, (self.number,), self._end)
+        if batch:
+            now = self._began = self._events.now
+            self._events.at(now + self._ticks(batch), STEP_END, (self.number,), self._end)
 
     def _take_decodes(self, batch: Batch) -> None:
         """1. decodes, in the order of admission."""
@@ -124,8 +119,7 @@ class Replica:
         for sequence in [s for s in self.running if not s.decodes]:
             taken = min(sequence.known - sequence.computed, chunk, batch.budget)
             if taken and self._has_room(sequence, taken, batch):
-                batch.prompts.append((sequence, taken))
-                batch.budget -= taken
+                self._take_chunk(batch, sequence, taken)
 
     def _admit(self, batch: Batch, chunk: int) -> None:
         """3. admission, unless a sequence was preempted in this step."""
@@ -143,10 +137,14 @@ class Replica:
             self.running.append(sequence)
             self.blocks.admit(sequence, hit)
             self.blocks.grow(sequence, hit.tokens + taken)
-            batch.prompts.append((sequence, taken))
-            batch.budget -= taken
+            self._take_chunk(batch, sequence, taken)
             if sequence.scheduled == NONE:
                 self._first_time(sequence, hit.tokens)
+
+    def _take_chunk(self, batch: Batch, sequence: Sequence, taken: int) -> None:
+        batch.prompts.append((sequence, taken))
+        batch.budget -= taken
+        self.blocks.register(sequence, min(sequence.computed + taken, sequence.prompt))
 
     def _first_time(self, sequence: Sequence, hit: int) -> None:
         sequence.scheduled, sequence.cached = self._events.now, hit
@@ -183,11 +181,13 @@ class Replica:
 
     def _ticks(self, batch: Batch) -> int:
         """base[B] + slope[B] x contexts + prompt[n] + context x c."""
-        plan, decodes = self.plan, len(batch.decodes)
-        contexts = sum(s.computed + 1 for s in batch.decodes)
-        tokens = sum(taken for _, taken in batch.prompts)
-        attended = sum(n * s.computed + n * (n + 1) // 2 for s, n in batch.prompts)
-        ticks = plan.base[decodes] + plan.slope[decodes] * contexts
+        plan = self.plan
+        decodes = batch.decodes + [s for s, _ in batch.prompts if s.decodes]
+        chunks = [(s, n) for s, n in batch.prompts if not s.decodes]
+        contexts = sum(s.computed + 1 for s in decodes)
+        tokens = sum(n for _, n in chunks)
+        attended = sum(n * s.computed + n * (n + 1) // 2 for s, n in chunks)
+        ticks = plan.base[len(decodes)] + plan.slope[len(decodes)] * contexts
         return max(1, int(ticks + plan.prompt[tokens] + plan.context * attended))
 
     def _end(self) -> None:
@@ -208,23 +208,21 @@ class Replica:
     def _decoded(self, sequence: Sequence) -> bool:
         """The tokens of a decode; whether it has written all."""
         tokens = min(1 + self._accepted(sequence), sequence.target - sequence.written)
-        sequence.computed += tokens
-        return self._wrote(sequence, tokens)
+        return self._wrote(sequence, computed=tokens, written=tokens)
 
     def _computed(self, sequence: Sequence, tokens: int) -> bool:
         """The tokens of a prompt; whether it has written all."""
-        sequence.computed += tokens
-        if sequence.computed < sequence.known:
-            return False
-        if not sequence.written:
+        is_whole = sequence.computed + tokens == sequence.known
+        if is_whole and not sequence.written:
             sequence.first = self._events.now
             self.total.prompt += sequence.prompt
-        return self._wrote(sequence, 1)
+        return self._wrote(sequence, computed=tokens, written=int(is_whole))
 
-    def _wrote(self, sequence: Sequence, tokens: int) -> bool:
-        sequence.written += tokens
-        self.total.written += tokens
-        return sequence.written >= sequence.target
+    def _wrote(self, sequence: Sequence, *, computed: int, written: int) -> bool:
+        sequence.computed += computed
+        sequence.written += written
+        self.total.written += written
+        return sequence.written == sequence.target
 
     def _accepted(self, sequence: Sequence) -> int:
         """Tokens accepted of a draft: those before the first that is not."""
