@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Final
+from importlib import import_module
+from typing import Final, cast
 
 from sojourn.errors import UsageError
-from sojourn.sim.reference import reference, stepwise
+from sojourn.sim.checks import check
+from sojourn.sim.legend import Legend
+from sojourn.sim.lowering import lower
 from sojourn.sim.scenario import Engine, Scenario, SimRun
 
-ENGINES: Final[dict[str, Engine]] = {"reference": reference, "stepwise": stepwise}
+ENGINES: Final = {"reference": "sojourn.sim.reference"}
+"""Module of each engine, which is the function of that name in it; loaded when it is used."""
 
 
 def simulate(scenario: Scenario, *, engine: str = "reference") -> SimRun:
     """Run a scenario to the end of every request.
 
     Raises:
-        UsageError: no such engine, or a stream that no engine can run.
+        UsageError: no such engine, or a scenario that no engine can run.
     """
-    found = ENGINES.get(engine)
-    if found is None:
+    if engine not in ENGINES:
         raise UsageError(f"no engine {engine!r}; there are {', '.join(sorted(ENGINES))}")
-    return found(scenario)
+    run = cast(Engine, getattr(import_module(ENGINES[engine]), engine))
+    check(scenario)
+    lowered = lower(scenario)
+    return SimRun(scenario, run(lowered), Legend.of(lowered), engine)
