@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from sojourn.sim.legend import Legend
 from sojourn.sim.log import Log
 from sojourn.sim.scenario import Scenario, SimRun
-from sojourn.sim.simulate import simulate
+from sojourn.sim.simulate import DEFAULT, simulate
 from sojourn.workload.stream import Stream
 
 Progress = Callable[[int, int], None]
@@ -30,7 +30,7 @@ def replicate(
     seeds: Iterable[int],
     *,
     redraw: Callable[[int], Stream] | None = None,
-    engine: str = "reference",
+    engine: str = DEFAULT,
     n_jobs: int = 1,
     progress: Progress | None = None,
 ) -> list[SimRun]:
@@ -49,7 +49,7 @@ def replicate(
 def run_all(
     scenarios: Sequence[Scenario],
     *,
-    engine: str = "reference",
+    engine: str = DEFAULT,
     n_jobs: int = 1,
     progress: Progress | None = None,
 ) -> list[SimRun]:
@@ -66,7 +66,7 @@ def run_each(
     scenarios: Sequence[Scenario],
     then: Callable[[SimRun], T],
     *,
-    engine: str = "reference",
+    engine: str = DEFAULT,
     n_jobs: int = 1,
     progress: Progress | None = None,
 ) -> list[T]:
