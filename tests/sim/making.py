@@ -8,7 +8,9 @@ import pyarrow as pa
 from sojourn.capacity.records import EngineModel, Fleet, StationModel, StepModel
 from sojourn.config import Retry
 from sojourn.interval import Provenance
+from sojourn.sim.lowering import lower
 from sojourn.sim.scenario import Scenario
+from sojourn.sim.simulate import ENGINES
 from sojourn.workload.profile_records import Summary
 from sojourn.workload.stream import STREAM_REQUESTS, STREAM_STEPS, Stream
 
@@ -101,3 +103,8 @@ def scenario(arrivals, programs, the_fleet=None, *, seed=0, ids=None):
 def columns(table, *names):
     """Columns as lists, in the table's order."""
     return [table.column(name).to_pylist() for name in names]
+
+
+def log_of(scenario, engine="reference"):
+    """What an engine writes down."""
+    return ENGINES[engine](lower(scenario))
