@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 from tests.sim.making import call, delay, station, stream, visit
 
 from sojourn.capacity.policies import (
@@ -35,7 +34,7 @@ from sojourn.capacity.records import EngineModel, Fleet, StepModel
 from sojourn.config import Retry
 from sojourn.interval import Provenance
 from sojourn.sim.scenario import Scenario
-from sojourn.workload.stream import STREAM_IDENTITIES, Stream
+from sojourn.workload.stream import Stream
 
 STATIONS = ("search", "rerank", "sql", "mail", "nowhere")
 """The fleet does not know the last."""
@@ -129,29 +128,16 @@ def _stream(setting: Setting) -> Stream:
     arrivals = np.cumsum(gaps) + luck.one((0.0, 0.5, 1000.25))
     weights = luck.one(((0.8, 0.1), (0.45, 0.4), (0.1, 0.8)))
     programs = [_program(setting, weights) for _ in range(count)]
-    plain = [[{k: v for k, v in s.items() if k in _PLAIN} for s in p] for p in programs]
-    made = stream(arrivals, plain)
-    requests = made.requests
-    sessions = [luck.some(("a", "b", "c", "d"), 0.7) for _ in range(count)]
-    priorities = [luck.whole(-1, 2) if luck.chance(0.8) else 0 for _ in range(count)]
-    requests = requests.set_column(2, "session_id", pa.array(sessions, pa.string()))
-    requests = requests.set_column(5, "priority", pa.array(priorities, pa.int64()))
-    return Stream(requests, _with_identities(made.steps, [s for p in programs for s in p], luck))
-
-
-_PLAIN = frozenset(call(1, 1))
-
-
-def _with_identities(steps: pa.Table, rows: list[dict], luck: Luck) -> pa.Table:
-    """The columns that caches know calls by; a stream may lack either."""
-    for name, chance in (("block_hashes", 0.9), ("image_id", 0.9)):
-        if luck.chance(chance):
-            field = STREAM_IDENTITIES.field(name)
-            values = [row.get(name) for row in rows]
-            if name == "image_id":
-                values = [value or 0 for value in values]
-            steps = steps.append_column(field, pa.array(values, field.type))
-    return steps
+    for name in ("block_hashes", "image_id"):
+        if luck.chance(0.1):  # a stream may lack either
+            for step in (step for program in programs for step in program):
+                step.pop(name, None)
+    return stream(
+        arrivals,
+        programs,
+        sessions=[luck.some(("a", "b", "c", "d"), 0.7) for _ in range(count)],
+        priorities=[luck.whole(-1, 2) if luck.chance(0.8) else 0 for _ in range(count)],
+    )
 
 
 def _program(setting: Setting, weights: tuple[float, float]) -> list[dict]:
