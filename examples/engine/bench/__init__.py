@@ -1,0 +1,1 @@
+"""The bench of the engine recordings: load, client, step log, folders."""
