@@ -15,14 +15,10 @@ import logging
 import os
 import pickle
 import signal
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-HERE = Path(__file__).resolve().parent
-sys.path.insert(1, str(HERE.parent / "incident"))  # its recorder is used, not copied
 
 from bench.client import drive
 from bench.folders import write_all
@@ -42,6 +38,7 @@ from recorder.probe import probe
 from recorder.receiver import OtlpReceiver
 from recorder.sampler import EngineSampler, cpu_seconds, machine_cpu_seconds
 
+HERE = Path(__file__).resolve().parent
 RECORDINGS = HERE.parent.parent / "src" / "sojourn" / "recordings" / "engine"
 CONTROLS = HERE / "controls"
 OTLP_PORT = 8_318

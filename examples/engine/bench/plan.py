@@ -17,7 +17,10 @@ FIRST_WORD, VOCABULARY = 3, 32_768
 
 @dataclass(frozen=True)
 class Run:
-    """One load, in a server's life. `seed` decides arrivals and lengths, `name` the words: no two runs share any."""
+    """One load, in a server's life.
+
+    `seed` decides arrivals and lengths, `name` the words: no two runs share any.
+    """
 
     name: str
     load: str
@@ -70,8 +73,7 @@ def make_requests(run: Run) -> list[Request]:
     """Return the run's requests in order of planned time; the same run gives the same ones."""
     rng = random.Random(f"arrivals and lengths {run.seed}")
     requests: list[Request] = []
-    session = 0
-    for at_s in _arrivals(rng, run.rate_per_s, run.duration_s):
+    for session, at_s in enumerate(_arrivals(rng, run.rate_per_s, run.duration_s)):
         kind = rng.choices(run.kinds, [kind["share"] for kind in run.kinds])[0]
         turns = rng.randint(*kind.get("turns", (1, 1)))
         group = rng.randrange(kind["groups"]) if "groups" in kind else -1
@@ -97,7 +99,6 @@ def make_requests(run: Run) -> list[Request]:
                 before=before,
             )
             requests.append(before)
-        session += 1
     requests.sort(key=lambda request: request.planned_s)
     for index, request in enumerate(requests):
         request.index = index

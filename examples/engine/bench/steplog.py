@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.request import Request
 
 from bench.step_format import DIRECTORY_VARIABLE, EVENTS, SETTINGS, STEP, STEPS
 
@@ -22,7 +25,7 @@ from bench.step_format import DIRECTORY_VARIABLE, EVENTS, SETTINGS, STEP, STEPS
 class StepLogScheduler(Scheduler):
     """The engine's scheduler; notes when each step began, what was in it and how long it took."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)
         folder = Path(os.environ[DIRECTORY_VARIABLE])
         self._steps = (folder / STEPS).open("wb", buffering=1 << 20)
@@ -60,7 +63,7 @@ class StepLogScheduler(Scheduler):
             "model_runner_v2": self.use_v2_model_runner,
         }
 
-    def schedule(self, *arguments: Any, **options: Any) -> Any:
+    def schedule(self, *arguments: object, **options: object) -> SchedulerOutput:
         """Schedule as the engine does, and note what was scheduled."""
         self._step += 1
         self._preempted = 0
@@ -78,7 +81,9 @@ class StepLogScheduler(Scheduler):
         self._scheduled_at = time.perf_counter()
         return output
 
-    def update_from_output(self, *arguments: Any, **options: Any) -> Any:
+    def update_from_output(
+        self, *arguments: object, **options: object
+    ) -> dict[int, EngineCoreOutputs]:
         """Take the model's output as the engine does; the step's record is complete after it."""
         ready = time.perf_counter()
         result = super().update_from_output(*arguments, **options)
@@ -91,19 +96,21 @@ class StepLogScheduler(Scheduler):
             self._events.flush()
         return result
 
-    def add_request(self, request: Any) -> None:
+    def add_request(self, request: Request) -> None:
         """A request reaches the scheduler."""
         self._event("arrive", request.request_id, 0, request.num_prompt_tokens, time.time())
         super().add_request(request)
 
-    def _preempt_request(self, request: Any, *arguments: Any, **options: Any) -> None:
+    def _preempt_request(self, request: Request, *arguments: object, **options: object) -> None:
         computed, tokens = request.num_computed_tokens, request.num_tokens
         super()._preempt_request(request, *arguments, **options)
         self._preempted += 1
         self._admitted.discard(request.request_id)
         self._event("preempt", request.request_id, computed, tokens, time.time())
 
-    def _free_request(self, request: Any, *arguments: Any, **options: Any) -> Any:
+    def _free_request(
+        self, request: Request, *arguments: object, **options: object
+    ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
         self._admitted.discard(request.request_id)
         computed, tokens = request.num_computed_tokens, request.num_tokens
         self._event("finish", request.request_id, computed, tokens, time.time())

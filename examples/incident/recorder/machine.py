@@ -124,7 +124,7 @@ class Machine:
         self.groups.clear()
 
 
-def start_engine(  # noqa: PLR0913  # the sixth is another caller's environment
+def start_engine(
     machine: Machine,
     index: int,
     model: Path,
