@@ -21,6 +21,13 @@ COUNTED = (
     ("totals", "preemptions_total", "grown"),
     ("totals", "prefix_hit_tokens_total", "grown"),
 )
+STEP_CONTENTS = (
+    "generation_requests",
+    "generation_context",
+    "context_tokens",
+    "context_pairs",
+    "context_requests",
+)
 COLUMNS = tuple(f"{m.upper()} {p.upper()}" for m in MEASURES for p in PERCENTILES)
 
 
@@ -109,6 +116,34 @@ def spreads(found: dict[str, Recording]) -> list[list[str]]:
     return rows
 
 
+def drift(roots: list[Path]) -> list[list[str]]:
+    """Return each run's step time over what a linear model fitted on `base` gives its steps.
+
+    Crude on purpose: one model for all, so a run whose ratio is off from its repeat's was
+    recorded at another speed of the machine.
+    """
+    paths = {path.parent.name: path for root in roots for path in root.glob("*/steps.parquet")}
+    contents, elapsed = _steps(paths["base"])
+    model, *_ = np.linalg.lstsq(contents / elapsed[:, None], np.ones(len(elapsed)), rcond=None)
+    rows = []
+    for name, path in paths.items():
+        contents, elapsed = _steps(path)
+        decodes = contents[:, 3] == 0
+        shares = (np.ones_like(decodes), decodes, ~decodes)
+        ratios = (elapsed[share].sum() / (contents[share] @ model).sum() for share in shares)
+        rows.append([name, str(len(elapsed)), *(f"{ratio:.3f}" for ratio in ratios)])
+    return sorted(rows)
+
+
+def _steps(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """What was in each step that computed something, and how long it took, s."""
+    table = pq.read_table(path)
+    columns = [table[name].to_numpy().astype(float) for name in STEP_CONTENTS]
+    contents = np.column_stack([np.ones(table.num_rows), *columns])
+    some = (contents[:, 1] + contents[:, 3]) > 0
+    return contents[some], table["elapsed_s"].to_numpy().astype(float)[some]
+
+
 def _change(main: Recording, control: Recording, whole: bool, *path: str) -> str:
     """The control's value over the main's; a shorter control's counts compare with nothing."""
     before, after = main.value(*path), control.value(*path)
@@ -126,15 +161,18 @@ def show(columns: tuple[str, ...], rows: list[list[str]]) -> None:
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print the three tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("roots", nargs="*", type=Path, default=[RECORDINGS, HERE / "controls"])
-    recordings = read_all(parser.parse_args().roots)
+    roots = parser.parse_args().roots
+    recordings = read_all(roots)
     busy = ("preempted", "hit tokens", "running max", "free blocks min", "core busy", "others' CPU")
     show(("run", "seed", "requests", "requests/s", *COLUMNS, *busy), runs(recordings))
     print()
     more = ("requests/s", "preempted", "hit tokens")
     show(("control", "seed", *COLUMNS, *more), spreads(recordings))
+    print()
+    show(("run", "steps", "step time", "decodes only", "with context"), drift(roots))
 
 
 if __name__ == "__main__":
