@@ -10,7 +10,7 @@ from sojourn.config import Retry
 from sojourn.interval import Provenance
 from sojourn.sim.lowering import lower
 from sojourn.sim.scenario import Scenario
-from sojourn.sim.simulate import engine_of
+from sojourn.sim.simulate import ENGINES
 from sojourn.sim.ticks import PER_S
 from sojourn.workload.profile_records import Summary
 from sojourn.workload.stream import STREAM_IDENTITIES, STREAM_REQUESTS, STREAM_STEPS, Stream
@@ -115,7 +115,7 @@ def columns(table, *names):
 
 def log_of(scenario, engine="reference"):
     """What an engine writes down."""
-    return engine_of(engine)(lower(scenario))
+    return ENGINES[engine](lower(scenario))
 
 
 TIMES = ("t", "busy", "arrival", "end", "encode", "encode_start", "queued", "scheduled", "first",
