@@ -131,7 +131,7 @@ def _too_large(w: World, c: Number) -> bool:
     if plan.prefill_pool < 0:
         return False
     prefill = pools(w)[plan.prefill_pool]
-    return prompt > prefill.blocks * prefill.block
+    return bool(prompt > prefill.blocks * prefill.block)
 
 
 @compiled
