@@ -36,7 +36,7 @@ class Figure:
 
     section: str
     what: str
-    value: float
+    value: float | None
     unit: str
     ratio: float | None = None
     of: str = ""
@@ -45,7 +45,8 @@ class Figure:
     def line(self) -> str:
         """The figure as printed."""
         tail = "" if self.ratio is None else f"   {self.ratio:.3g} x {self.of}"
-        return f"{self.section:9} {self.what:52} {self.value:14,.5g} {self.unit:12}{tail}"
+        value = "-" if self.value is None else f"{self.value:,.5g}"
+        return f"{self.section:9} {self.what:56} {value:>12} {self.unit:14}{tail}"
 
 
 def at_least(section: str, what: str, value: float, unit: str, bar: float) -> Figure:

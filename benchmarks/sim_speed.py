@@ -104,10 +104,12 @@ def _parts(
     yield Figure(section, "prompt tokens found in the prefix cache, share", cached, "")
     del log
     yield Figure(section, "lowering", count / lowering.best_s, "requests/s")
-    whole, _ = measure.walls(lambda: simulate(scenario, engine=options.engine), 1)
-    rest = whole.best_s - lowering.best_s - walls.best_s
-    yield Figure(section, "checks and tables (whole less the two)", count / rest, "requests/s")
-    yield Figure(section, "simulate, scenario to tables", count / whole.best_s, "requests/s")
+    whole, run = measure.walls(lambda: simulate(scenario, engine=options.engine), 1)
+    yield Figure(section, "simulate (check, lower, run)", count / whole.best_s, "requests/s")
+    for names in (("requests", "calls"), ("spans", "engine_samples")):
+        tables, _ = measure.walls(lambda n=names: [getattr(run.tables, name) for name in n], 1)
+        what = f"tables {' and '.join(names)}"
+        yield Figure(section, what, count / tables.best_s, "requests/s")
 
 
 def plain(options: Options) -> Iterator[Figure]:
@@ -236,7 +238,7 @@ def _memory_child(options: Options, section: str) -> dict[str, float]:
 def compile_time(options: Options) -> Iterator[Figure]:
     """First use in fresh processes: cache empty, then warm."""
     with tempfile.TemporaryDirectory() as cache:
-        environment = {"NUMBA_CACHE_DIR": cache}
+        environment = {"SOJOURN_CACHE_DIR": cache}
         cold = _fresh(options, "first-use", environment)
         kept = sum(1 for path in Path(cache).rglob("*") if path.is_file())
         warm = _fresh(options, "first-use", environment)
