@@ -9,10 +9,11 @@ from collections.abc import Callable
 from sojourn.sim.log import CANCELLED, ERROR, NONE, OK, SHORT_ANSWER
 from sojourn.sim.lowered import EncoderPlan
 from sojourn.sim.luck import ACCEPT, FRONT, pick
-from sojourn.sim.reference.engine import Replica, Sequence
+from sojourn.sim.reference.engine import Replica
 from sojourn.sim.reference.events import WORK, Events
 from sojourn.sim.reference.pools import Pool
 from sojourn.sim.reference.prefix import ABORTED, ENDED
+from sojourn.sim.reference.sequence import Aim, Sequence
 from sojourn.sim.reference.world import Owner, Place, World
 
 
@@ -116,28 +117,28 @@ class Call:
         steps, step = self._world.plan.steps, self._place.step
         first, end = steps.first_hash[step : step + 2]
         moves = self._entry is not self._pool and self._output > 1
-        sequence = Sequence(
-            (self._prompt, 0, 1 if moves else self._output),
-            steps.cached[step],
-            steps.hashes[first:end],
+        aim = Aim(
+            prompt=self._prompt,
+            target=1 if moves else self._output,
+            at_hand=steps.cached[step],
+            at_hand_again=steps.cached[step],
+            hashes=steps.hashes[first:end],
+            moves=moves,
+        )
+        return Sequence(
+            aim,
             priority=self._world.plan.requests.priority[self._place.row],
             luck=self._place.luck(self._world.plan, ACCEPT),
             ended=self._ended,
         )
-        sequence.moves = moves
-        return sequence
 
     def _second_half(self) -> Sequence:
         """The rest of a disaggregated call: the KV of its prompt is at hand."""
         before = self._sequence
-        return Sequence(
-            (self._prompt, before.written, self._output),
-            self._prompt,
-            [],
-            priority=before.priority,
-            luck=before.luck,
-            ended=self._ended,
-        )
+        aim = Aim(self._prompt, self._output, at_hand=self._prompt, at_hand_again=0, hashes=[])
+        half = Sequence(aim, priority=before.priority, luck=before.luck, ended=self._ended)
+        half.written = before.written
+        return half
 
     def _refused(self) -> None:
         self._log(ERROR)

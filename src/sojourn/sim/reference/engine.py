@@ -1,107 +1,19 @@
-"""A replica of the engine (rule book: "The engine"): its queue, its steps, its counters.
-
-One event per step. Outside, `enter`, `give_up` and `give_back` are all that is done to it.
-"""
+"""A replica of the engine (rule book: "The engine"): queue, steps, counters. One event per step."""
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable
-from typing import Protocol
 
 from sojourn.capacity.policies import Order
 from sojourn.sim.log import NONE
 from sojourn.sim.lowered import ORDERS, PoolPlan
 from sojourn.sim.luck import mixed
 from sojourn.sim.reference.events import STEP_BEGIN, STEP_END, Events
-from sojourn.sim.reference.prefix import ABORTED, ENDED, PREEMPTED, Holding, blocks_of
+from sojourn.sim.reference.prefix import ABORTED, ENDED, PREEMPTED, blocks_of
+from sojourn.sim.reference.sequence import Batch, Sequence, Totals, Watcher
 
-FCFS, PRIORITY, PREFILL_FIRST = (
-    ORDERS.index(o) for o in (Order.FCFS, Order.PRIORITY, Order.PREFILL_FIRST)
-)
+PRIORITY, PREFILL_FIRST = ORDERS.index(Order.PRIORITY), ORDERS.index(Order.PREFILL_FIRST)
 ACTIVE, STARTING, DRAINING, STOPPED = range(4)
-
-
-class Sequence(Holding):
-    """A call in a replica; of a disaggregated call, one of its halves.
-
-    It ends when it has written `target` tokens. `moves`: its blocks stay held then, until its KV
-    has moved to another replica.
-    """
-
-    __slots__ = (
-        "cached", "ended", "first", "given_up", "luck", "moves", "number", "preemptions",
-        "priority", "queued", "scheduled", "target", "verified",
-    )  # fmt: skip
-
-    def __init__(
-        self, tokens: tuple[int, int, int], at_hand: int, hashes: list[int], *,
-        priority: int, luck: int, ended: Callable[[], None],
-    ) -> None:  # fmt: skip
-        prompt, written, self.target = tokens
-        super().__init__(prompt, written, at_hand, hashes)
-        self.priority = priority
-        self.luck = luck
-        self.ended = ended
-        self.moves = False
-        self.given_up = False
-        self.number = NONE
-        self.queued = self.scheduled = self.first = NONE
-        self.cached = self.preemptions = self.verified = 0
-
-    @property
-    def decodes(self) -> bool:
-        """Whether it has written something and all but its last known token are computed."""
-        return self.written > 0 and self.computed == self.known - 1
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """With priorities: the lowest is served first, the greatest preempted first."""
-        return self.priority, self.number
-
-
-class Watcher(Protocol):
-    """Who is told of what happens in a replica."""
-
-    def scheduled(self, *, waited: bool) -> None:
-        """A sequence was scheduled for the first time; it had waited or not."""
-
-    def emptied(self, replica: Replica) -> None:
-        """The load of the replica is 0."""
-
-
-class Batch:
-    """What a step computes, while it is put together."""
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self.preempted = False
-        self.decodes: list[Sequence] = []
-        self.prompts: list[tuple[Sequence, int]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self.decodes or self.prompts)
-
-    def drop(self, victim: Sequence, decode_tokens: int) -> None:
-        """A victim leaves the batch; its tokens go back to the budget."""
-        self.preempted = True
-        if victim in self.decodes:
-            self.decodes.remove(victim)
-            self.budget += decode_tokens
-        for chunk in self.prompts:
-            if chunk[0] is victim:
-                self.prompts.remove(chunk)
-                self.budget += chunk[1]
-                return
-
-
-class Counters:
-    """Totals of a replica since the start."""
-
-    __slots__ = ("busy", "hit", "preemptions", "prompt", "query", "written")
-
-    def __init__(self) -> None:
-        self.busy = self.hit = self.preemptions = self.prompt = self.query = self.written = 0
 
 
 class Replica:
@@ -114,7 +26,7 @@ class Replica:
         self.load = 0
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
-        self.total = Counters()
+        self.total = Totals()
         self.blocks = blocks_of(plan)
         self._events = events
         self._watcher = watcher
@@ -126,10 +38,7 @@ class Replica:
     @property
     def busy(self) -> int:
         """Ticks in steps so far, the step under way included up to now."""
-        under_way = 0 if self._began == NONE else self._events.now - self._began
-        return self.total.busy + under_way
-
-    # The outside
+        return self.total.busy + (0 if self._began == NONE else self._events.now - self._began)
 
     def enter(self, sequence: Sequence) -> None:
         """A sequence enters the queue."""
@@ -180,14 +89,12 @@ class Replica:
         if self._began == NONE and not self._events.is_pending(STEP_BEGIN, key):
             self._events.at(self._events.now, STEP_BEGIN, key, self._begin)
 
-    # A step begins
-
     def _begin(self) -> None:
-        plan = self.plan
-        batch = self._batch = Batch(plan.budget)
-        together = len(self.running) + len(self.waiting) > 1
-        chunk = plan.cap if plan.cap >= 0 and together else plan.budget
-        if plan.order == PREFILL_FIRST:
+        """A step begins: what it computes, and how long that takes."""
+        batch = self._batch = Batch(self.plan.budget)
+        is_capped = self.plan.cap >= 0 and len(self.running) + len(self.waiting) > 1
+        chunk = self.plan.cap if is_capped else self.plan.budget
+        if self.plan.order == PREFILL_FIRST:
             self._take_prompts(batch, chunk)
             self._admit(batch, chunk)
             if not batch:
@@ -196,10 +103,9 @@ class Replica:
             self._take_decodes(batch)
             self._take_prompts(batch, chunk)
             self._admit(batch, chunk)
-        if not batch:
-            return
-        now = self._began = self._events.now
-        self._events.at(now + self._ticks(batch), STEP_END, (self.number,), self._end)
+        if batch:
+            now = self._began = self._events.now
+            self._events.at(now + self._ticks(batch), STEP_END, (self.number,), self._end)
 
     def _take_decodes(self, batch: Batch) -> None:
         """1. decodes, in the order of admission."""
@@ -217,12 +123,9 @@ class Replica:
 
     def _admit(self, batch: Batch, chunk: int) -> None:
         """3. admission, unless a sequence was preempted in this step."""
-        while (
-            not batch.preempted
-            and self.waiting
-            and batch.budget > 0
-            and len(self.running) < self.plan.seqs
-        ):
+        while self.waiting and not batch.preempted and batch.budget > 0:
+            if len(self.running) == self.plan.seqs:
+                return
             sequence = self.waiting[0]
             hit = self.blocks.hit(sequence)
             taken = min(sequence.known - hit.tokens, chunk, batch.budget)
@@ -244,13 +147,11 @@ class Replica:
         self.blocks.register(sequence, min(sequence.computed + taken, sequence.prompt))
 
     def _first_time(self, sequence: Sequence, hit: int) -> None:
-        now = self._events.now
-        sequence.scheduled = now
-        sequence.cached = hit
+        sequence.scheduled, sequence.cached = self._events.now, hit
         if not sequence.written:
             self.total.query += sequence.prompt
             self.total.hit += hit
-        self._watcher.scheduled(waited=now > sequence.queued)
+        self._watcher.scheduled(waited=sequence.scheduled > sequence.queued)
 
     def _has_room(self, sequence: Sequence, tokens: int, batch: Batch) -> bool:
         """Whether a running sequence has the blocks for `tokens` more, others being preempted for
@@ -259,43 +160,38 @@ class Replica:
             return False
         tokens += sequence.computed
         while self.blocks.needed(tokens) - sequence.blocks > self.blocks.free:
-            victim = self._victim()
-            self._preempt(victim)
+            victim = self._preempt()
             batch.drop(victim, self._decode_tokens)
             if victim is sequence:
                 return False
         self.blocks.grow(sequence, tokens)
         return True
 
-    def _victim(self) -> Sequence:
-        if self.plan.order == PRIORITY:
-            return max(self.running, key=lambda s: s.rank)
-        return self.running[-1]
-
-    def _preempt(self, victim: Sequence) -> None:
+    def _preempt(self) -> Sequence:
+        """The last admitted loses its blocks; with priorities the one of the last rank."""
+        by_rank = self.plan.order == PRIORITY
+        victim = max(self.running, key=lambda s: s.rank) if by_rank else self.running[-1]
         self.running.remove(victim)
         self.blocks.leave(victim, PREEMPTED)
         victim.preemptions += 1
         self.total.preemptions += 1
+        victim.at_hand = victim.at_hand_again
         self._wait(victim, at_head=True)
+        return victim
 
     def _ticks(self, batch: Batch) -> int:
         """base[B] + slope[B] x contexts + prompt[n] + context x c."""
-        plan, decodes = self.plan, len(batch.decodes)
-        contexts = sum(s.computed + 1 for s in batch.decodes)
-        tokens = sum(taken for _, taken in batch.prompts)
-        attended = sum(n * s.computed + n * (n + 1) // 2 for s, n in batch.prompts)
-        ticks = (
-            plan.base[decodes]
-            + plan.slope[decodes] * contexts
-            + plan.prompt[tokens]
-            + plan.context * attended
-        )
-        return max(1, int(ticks))
-
-    # A step ends
+        plan = self.plan
+        decodes = batch.decodes + [s for s, _ in batch.prompts if s.decodes]
+        chunks = [(s, n) for s, n in batch.prompts if not s.decodes]
+        contexts = sum(s.computed + 1 for s in decodes)
+        tokens = sum(n for _, n in chunks)
+        attended = sum(n * s.computed + n * (n + 1) // 2 for s, n in chunks)
+        ticks = plan.base[len(decodes)] + plan.slope[len(decodes)] * contexts
+        return max(1, int(ticks + plan.prompt[tokens] + plan.context * attended))
 
     def _end(self) -> None:
+        """A step ends: who was given up leaves, tokens are counted, who is done leaves."""
         self.total.busy += self._events.now - self._began
         self._began = NONE
         for sequence in [s for s in self.running if s.given_up]:
@@ -312,23 +208,21 @@ class Replica:
     def _decoded(self, sequence: Sequence) -> bool:
         """The tokens of a decode; whether it has written all."""
         tokens = min(1 + self._accepted(sequence), sequence.target - sequence.written)
-        sequence.computed += tokens
-        return self._wrote(sequence, tokens)
+        return self._wrote(sequence, computed=tokens, written=tokens)
 
     def _computed(self, sequence: Sequence, tokens: int) -> bool:
         """The tokens of a prompt; whether it has written all."""
-        sequence.computed += tokens
-        if sequence.computed < sequence.known:
-            return False
-        if not sequence.written:
+        is_whole = sequence.computed + tokens == sequence.known
+        if is_whole and not sequence.written:
             sequence.first = self._events.now
             self.total.prompt += sequence.prompt
-        return self._wrote(sequence, 1)
+        return self._wrote(sequence, computed=tokens, written=int(is_whole))
 
-    def _wrote(self, sequence: Sequence, tokens: int) -> bool:
-        sequence.written += tokens
-        self.total.written += tokens
-        return sequence.written >= sequence.target
+    def _wrote(self, sequence: Sequence, *, computed: int, written: int) -> bool:
+        sequence.computed += computed
+        sequence.written += written
+        self.total.written += written
+        return sequence.written == sequence.target
 
     def _accepted(self, sequence: Sequence) -> int:
         """Tokens accepted of a draft: those before the first that is not."""

@@ -11,9 +11,10 @@ from sojourn.sim.log import NONE, READY
 from sojourn.sim.log import STARTING as LOG_STARTING
 from sojourn.sim.log import STOPPED as LOG_STOPPED
 from sojourn.sim.lowered import ROUTERS, SCALES, PoolPlan, ScalerPlan
-from sojourn.sim.reference.engine import ACTIVE, DRAINING, STARTING, STOPPED, Replica, Sequence
+from sojourn.sim.reference.engine import ACTIVE, DRAINING, STARTING, STOPPED, Replica
 from sojourn.sim.reference.events import CONTROL, READY_KEY, Events
 from sojourn.sim.reference.journal import Journal
+from sojourn.sim.reference.sequence import Sequence
 
 ROUND_ROBIN, LEAST_LOADED, PREFIX_AWARE, SESSION = (
     ROUTERS.index(r)
