@@ -32,7 +32,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured number. `ratio`: to its bar (1 or more: met), or to what `of` says."""
+    """One measured number, and its ratio to what `of` says. With a `bar`, the ratio is 1 or more
+    where the bar is met (bar over value for a greatest value)."""
 
     section: str
     what: str
@@ -40,24 +41,29 @@ class Figure:
     unit: str
     ratio: float | None = None
     of: str = ""
+    bar: float | None = None
 
     @property
     def line(self) -> str:
         """The figure as printed."""
-        tail = "" if self.ratio is None else f"   {self.ratio:.3g} x {self.of}"
         value = "-" if self.value is None else f"{self.value:,.5g}"
-        return f"{self.section:9} {self.what:56} {value:>12} {self.unit:14}{tail}"
+        head = f"{self.section:14} {self.what:58} {value:>12} {self.unit:14}"
+        if self.ratio is None:
+            return head.rstrip()
+        if self.bar is None:
+            return f"{head} {self.ratio:,.4g} x {self.of}"
+        met = "met" if self.ratio >= 1 else "MISSED"
+        return f"{head} bar {self.bar:,.4g}: {met} ({self.ratio:.3g} x)"
 
 
 def at_least(section: str, what: str, value: float, unit: str, bar: float) -> Figure:
     """A figure whose bar is a least value."""
-    return Figure(section, what, value, unit, value / bar, f"the bar of {bar:,.0f} {unit}")
+    return Figure(section, what, value, unit, value / bar, "bar", bar)
 
 
 def at_most(section: str, what: str, value: float, unit: str, bar: float) -> Figure:
-    """A figure whose bar is a greatest value: bar over figure, so 1 or more is met."""
-    ratio = bar / value if value > 0 else float("inf")
-    return Figure(section, what, value, unit, ratio, f"inside the bar of {bar:,g} {unit}")
+    """A figure whose bar is a greatest value."""
+    return Figure(section, what, value, unit, bar / max(value, 1e-9), "bar", bar)
 
 
 def show(figures: Iterable[Figure], *, as_json: bool) -> None:
@@ -76,7 +82,7 @@ def say(text: str) -> None:
 
 
 def on_one_core() -> str:
-    """Keep this process (and its children) on one core where the system lets us; says what it did."""
+    """Keep this process and its children on one core where the system lets us; what was done."""
     os.environ["NUMBA_NUM_THREADS"] = "1"
     if not hasattr(os, "sched_setaffinity"):
         return "not pinned: this system has no way to"

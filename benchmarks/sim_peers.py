@@ -114,7 +114,10 @@ def _run(command: list[str]) -> str:
     Raises:
         PeerError: it failed.
     """
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as failure:
+        raise PeerError(str(failure)) from failure
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["(it said nothing)"]
         raise PeerError(f"exit code {done.returncode}: {lines[-1][:200]}")
@@ -245,6 +248,8 @@ def _engine_results(section: str, report: dict[str, Any], log: Log) -> Iterator[
     for name, theirs in (("e2e", "mean_e2e_latency_ms"), ("ttft", "mean_ttft_ms")):
         other = report[theirs] / 1000
         yield Figure(section, f"mean {name}", mine[name], "s", mine[name] / other, "aisimulate's")
+        apart = mine[name] / other - 1
+        yield Figure(section, f"mean {name}, relative difference", apart, "")
     done = report["completed_requests"]
     yield Figure(section, "requests it completed", done, "requests")
 
@@ -303,9 +308,7 @@ def station_peer(name: str, options: Options) -> Iterator[Figure]:
         peer = f"{name} {best['version']}"
         yield from _rates(section, peer, options.customers / best["wall_s"], own, options.engine)
         waits = _waits_s(own.log, len(work.servers))
-        apart = max(
-            abs(mine - theirs) for mine, theirs in zip(waits, best["wait_s"], strict=True)
-        )
+        apart = max(abs(mine - theirs) for mine, theirs in zip(waits, best["wait_s"], strict=True))
         yield Figure(section, "mean wait, all stations", sum(waits), "s")
         yield Figure(section, "largest difference of a station's mean wait", apart, "s")
 

@@ -32,12 +32,15 @@ import sim_measure as measure
 import sim_workloads as workloads
 from sim_measure import Figure, Run, at_least, at_most, say
 
+from sojourn.capacity.records import EngineModel
 from sojourn.sim.lowered import Lowered
 from sojourn.sim.lowering import lower
 from sojourn.sim.scenario import Scenario
 from sojourn.sim.simulate import simulate
 
 PLAIN_BAR, CHAIN_BAR, MEMORY_BAR, COMPILE_BAR = 1_000_000, 200_000, 200, 20
+LENGTH_BAR = 1.5
+"""Cost of 10,000 output tokens over that of 100: no growth, and room for noise."""
 PLAIN_LOAD, CHAIN_LOAD, LENGTH_LOAD, REPLICAS_LOAD = 0.95, 0.8, 0.7, 0.9
 LOADS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 REPLICAS = (1, 2, 4, 8, 16, 32, 64)
@@ -69,8 +72,15 @@ class Options:
 
 def loaded(traffic: workloads.Traffic, load: float, options: Options) -> workloads.Traffic:
     """Traffic at a share of what one H100 replica can take."""
+    return traffic.at_rate(load * saturation_per_s(traffic, options))
+
+
+def saturation_per_s(
+    traffic: workloads.Traffic, options: Options, engine: EngineModel | None = None
+) -> float:
+    """What one replica can take of this traffic, requests per second."""
     few = traffic.first(min(SATURATING, len(traffic.arrival_s)))
-    return traffic.at_rate(load * measure.saturation_per_s(workloads.plain(few), options.run))
+    return measure.saturation_per_s(workloads.plain(few, engine=engine), options.run)
 
 
 def measured(lowered: Lowered, options: Options) -> tuple[measure.Walls, object]:
@@ -85,9 +95,7 @@ def warm_up(options: Options) -> None:
         options.run(lower(scenario))
 
 
-def _parts(
-    section: str, scenario: Scenario, bar: float, options: Options
-) -> Iterator[Figure]:
+def _parts(section: str, scenario: Scenario, bar: float, options: Options) -> Iterator[Figure]:
     """Requests per second of lowering, engine, and the whole of `simulate`."""
     count = scenario.stream.requests.num_rows
     lowering, lowered = measure.walls(lambda: lower(scenario), 1)
@@ -129,9 +137,7 @@ def chain_scenario(options: Options, count: int, tokens_per_hash: int) -> Scenar
     calm = options.run(lower(workloads.chain(few, tokens_per_hash=tokens_per_hash)))
     limit = measure.e2e_quantile_s(calm, FAIR_SHARE)
     say(f"chain: {rate:.1f} requests/s, attempts limited to {limit:.1f} s")
-    return workloads.chain(
-        traffic.at_rate(rate), tokens_per_hash=tokens_per_hash, timeout_s=limit
-    )
+    return workloads.chain(traffic.at_rate(rate), tokens_per_hash=tokens_per_hash, timeout_s=limit)
 
 
 def chain(options: Options) -> Iterator[Figure]:
@@ -157,8 +163,7 @@ def length(options: Options) -> Iterator[Figure]:
             engine = workloads.h100(traffic)
             if ample:
                 engine = measure.without_kv_limit(engine, 512 + output)
-            few = workloads.plain(traffic.first(min(count, SATURATING)), engine=engine)
-            rate = LENGTH_LOAD * measure.saturation_per_s(few, options.run)
+            rate = LENGTH_LOAD * saturation_per_s(traffic, options, engine)
             lowered = lower(workloads.plain(traffic.at_rate(rate), engine=engine))
             walls, log = measured(lowered, options)
             cost[output] = measure.cost_ns(walls.best_s, count)
@@ -166,16 +171,15 @@ def length(options: Options) -> Iterator[Figure]:
             running = measure.mean_in_flight(log)
             what = f"{output} output tokens, {kv}, {running:.0f} in the system"
             yield Figure("length", what, cost[output], "ns/request")
-        ratio = cost[10_000] / cost[100]
-        yield Figure("length", f"10,000 over 100 tokens, {kv}", ratio, "", 1 / ratio, "inside 1")
+        ratio, what = cost[10_000] / cost[100], f"cost, 10,000 over 100 tokens, {kv}"
+        yield at_most("length", what, ratio, "times", LENGTH_BAR)
 
 
 def load(options: Options) -> Iterator[Figure]:
     """Cost by load on one replica, and by replicas at one load."""
     count = max(WARM_UP, options.requests // 5)
     azure = workloads.azure(count, options.trace)
-    full = loaded(azure, 1.0, options)
-    rate = count / (full.arrival_s[-1] or 1.0)
+    rate = saturation_per_s(azure, options)
     seen = []
     for share in LOADS:
         walls, log = measured(lower(workloads.plain(azure.at_rate(share * rate))), options)
@@ -211,7 +215,9 @@ def memory(options: Options) -> Iterator[Figure]:
         what = f"{section}: peak beyond input and output"
         yield at_most("memory", what, found["extra"] / count, "bytes/request", MEMORY_BAR)
         yield Figure("memory", f"{section}: input arrays", found["input"] / count, "bytes/request")
-        yield Figure("memory", f"{section}: output arrays", found["output"] / count, "bytes/request")
+        yield Figure(
+            "memory", f"{section}: output arrays", found["output"] / count, "bytes/request"
+        )
 
 
 def _memory_child(options: Options, section: str) -> dict[str, float]:
@@ -333,9 +339,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Print the figures."""
     given = parser().parse_args()
-    options = Options(
-        given.engine, given.requests, given.chain_requests, given.repeat, given.trace
-    )
+    options = Options(given.engine, given.requests, given.chain_requests, given.repeat, given.trace)
     pinned = measure.on_one_core()
     if given.child == "first-use":
         json.dump(_first_use_child(options), sys.stdout)

@@ -184,7 +184,9 @@ def stream(
     }
     steps = pa.table(columns, schema=STREAM_STEPS)
     if tokens_per_hash is not None and session is not None:
-        lists = _hashes((prompt + output) // tokens_per_hash, np.repeat(session, per), tokens_per_hash)
+        lists = _hashes(
+            (prompt + output) // tokens_per_hash, np.repeat(session, per), tokens_per_hash
+        )
         steps = steps.append_column(STREAM_IDENTITIES.field("block_hashes"), lists)
     return Stream(requests, steps)
 
@@ -243,9 +245,7 @@ def station(
     mean = float(samples_s.mean())
     cv2 = float(samples_s.var()) / mean**2
     count, most = len(samples_s), float(samples_s.max())
-    summary = Summary(
-        count=count, mean=mean, p50=p50, p90=p90, p95=p95, p99=p99, max=most, cv2=cv2
-    )
+    summary = Summary(count=count, mean=mean, p50=p50, p90=p90, p95=p95, p99=p99, max=most, cv2=cv2)
     samples = tuple(samples_s[:500].tolist())
     return StationModel(
         name=name, stage=stage, servers=servers, service_s=summary,
@@ -267,7 +267,11 @@ USE: Final = 0.7
 
 
 def chain(
-    traffic: Traffic, *, replicas: int = 8, tokens_per_hash: int = 64, timeout_s: float | None = None
+    traffic: Traffic,
+    *,
+    replicas: int = 8,
+    tokens_per_hash: int = 64,
+    timeout_s: float | None = None,
 ) -> Scenario:
     """The whole chain: gateway; guardrail and retrieval at once; a call; a tool; a call that
     knows the first one's tokens and the tool's answer; postprocessing. Eight replicas behind a

@@ -7,6 +7,8 @@ Prints one JSON object: wall seconds of the run (set-up and Ciw's records includ
 out) and the mean wait at each station, seconds.
 """
 
+from __future__ import annotations
+
 import json
 import sys
 import time
@@ -18,15 +20,15 @@ import numpy as np
 class Given(ciw.dists.Distribution):
     """Service times by customer: Ciw numbers customers from 1, in the order of arrival."""
 
-    def __init__(self, values):
+    def __init__(self, values: list[float]) -> None:
         self.values = values
 
-    def sample(self, t=None, ind=None):
+    def sample(self, t: float | None = None, ind: ciw.Individual | None = None) -> float:
         """The service time of this customer."""
         return self.values[ind.id_number - 1]
 
 
-def main():
+def main() -> None:
     """Run and print."""
     data = np.load(sys.argv[1])
     arrival, service = data["arrival_s"], data["service_s"]
