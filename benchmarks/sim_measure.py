@@ -101,9 +101,10 @@ def engine(name: str) -> Run:
 
 @dataclass(frozen=True)
 class Walls:
-    """Wall times of repeats, seconds."""
+    """Wall and processor times of repeats, seconds."""
 
     times_s: tuple[float, ...]
+    cpu_s: tuple[float, ...]
 
     @property
     def best_s(self) -> float:
@@ -115,18 +116,30 @@ class Walls:
         """The middle one."""
         return statistics.median(self.times_s)
 
+    @property
+    def work_s(self) -> float:
+        """The least processor time: what a run costs, whoever else is using the core."""
+        return min(self.cpu_s)
+
+    @property
+    def core_share(self) -> float:
+        """How much of the core the run with the shortest wall time had: well below 1 where
+        others were using it, and then the machine was measured and not the program."""
+        return self.cpu_s[self.times_s.index(self.best_s)] / self.best_s
+
 
 def walls(work: Callable[[], T], repeat: int) -> tuple[Walls, T]:
-    """Wall times of `repeat` runs and what the last gave."""
-    times = []
+    """Times of `repeat` runs and what the last gave."""
+    times, cpu = [], []
     for left in reversed(range(repeat)):
         gc.collect()
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.process_time()
         result = work()
         times.append(time.perf_counter() - began)
+        cpu.append(time.process_time() - used)
         if left:
             del result
-    return Walls(tuple(times)), result
+    return Walls(tuple(times), tuple(cpu)), result
 
 
 def saturation_per_s(scenario: Scenario, run: Run) -> float:
