@@ -229,6 +229,13 @@ class StationSpec(Station):
             raise ValueError("drift: the times must ascend")
         return self
 
+    @property
+    def levels(self) -> tuple[tuple[float, float], ...]:
+        """`drift` with the level before its first time, which is 1."""
+        if self.drift and self.drift[0][0] > 0:
+            return ((0.0, 1.0), *self.drift)
+        return self.drift
+
 
 class StepTable(StepModel):
     """Step times given in the file."""
@@ -286,7 +293,9 @@ class ScenarioFile(Section):
     description: str = Field("", description="For people.")
     workload: Workload = Field(description="What arrives.")
     chain: tuple[Step, ...] = Field(
-        (), description="What a request goes through; empty: one model call (replay: as recorded)."
+        (),
+        max_length=1000,
+        description="What a request goes through; empty: one model call (replay: as recorded).",
     )
     stations: dict[str, StationSpec] = Field(
         default_factory=dict, description="Parts of the chain outside the engine, by name."
