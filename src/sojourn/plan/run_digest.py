@@ -10,12 +10,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sojourn.attribution.records import ALL
+from sojourn.capacity.drift import level_of
+from sojourn.capacity.records import Fleet, StationModel
 from sojourn.plan.simulated_records import Change
 from sojourn.sim.log import ERROR, NONE, OK, SHED, TIMEOUT
+from sojourn.sim.luck import SERVICE
 from sojourn.sim.scenario import SimRun
 from sojourn.sim.stability import Stability, stability
 from sojourn.sim.ticks import PER_S
-from sojourn.trace.arrays import Bools, Floats, Ints, texts
+from sojourn.trace.arrays import Bools, Floats, Ints, floats, texts
+from sojourn.workload.hashing import hash_strings, mix
 
 MOMENTS: Final = 12
 MOST_CHANGES: Final = 200
@@ -130,30 +134,40 @@ def _pools(run: SimRun, start: float, end: float) -> list[Load]:
     inside = (samples["t"] >= start * PER_S) & (samples["t"] <= end * PER_S)
     found = []
     for number, (name, engine) in enumerate(pools.items()):
-        mine = samples[inside & (owner[samples["replica"]] == number)]
-        figures = _sampled(mine, engine.kv_blocks, engine.max_num_seqs)
-        every = samples[owner[samples["replica"]] == number]
-        figures |= _counters(every)
-        routed = calls[(calls["replica"] >= 0)]
-        routed = routed[owner[routed["replica"]] == number]
-        went = routed["scheduled"] != NONE
-        waits = (routed["scheduled"] - routed["queued"])[went] / PER_S
-        at_end = (routed["queued"] != NONE) & (routed["queued"] <= end * PER_S)
-        at_end &= np.where(went, routed["scheduled"], routed["end"]) > end * PER_S
-        found.append(
-            Load(
-                name if len(pools) > 1 else "engine",
-                "pool",
-                figures
-                | {
-                    "visits": float(len(routed)),
-                    "wait_s": float(waits.mean()) if waits.size else np.nan,
-                    "waiting_at_end": float(at_end.sum()),
-                    "refused": float(((calls["replica"] == NONE) & (calls["pool"] == number)).sum()),
-                },
-            )
-        )
+        mine = owner[samples["replica"]] == number
+        figures = _sampled(samples[inside & mine], engine.kv_blocks, engine.max_num_seqs)
+        figures |= _counters(samples[mine], caches=engine.prefix_cache is not None)
+        figures |= _queued(calls, number, fleet, end)
+        shown = name if len(pools) > 1 else "engine"
+        found.append(Load(shown, "pool", figures))
     return found
+
+
+def _queued(
+    calls: npt.NDArray[np.void], number: int, fleet: Fleet, end: float
+) -> dict[str, float]:
+    """Calls that were queued in a pool: its own, and those whose prompts it computes for others.
+    With prompts computed elsewhere a call is queued from when its KV has moved."""
+    pools = {"default": fleet.engine, **fleet.pools}
+    name = list(pools)[number]
+    own = calls[calls["pool"] == number]
+    moves = pools[name].prefill is not None
+    marks = [("moved", "resumed", own) if moves else ("queued", "scheduled", own)]
+    for other, engine in enumerate(pools.values()):
+        if engine.prefill is not None and engine.prefill.pool == name:
+            marks.append(("queued", "scheduled", calls[calls["pool"] == other]))
+    entered = np.concatenate([rows[first] for first, _, rows in marks])
+    left = np.concatenate([rows[second] for _, second, rows in marks])
+    gone = np.concatenate([rows["end"] for _, _, rows in marks])
+    came, went = entered != NONE, left != NONE
+    waits = (left - entered)[came & went] / PER_S
+    at_end = came & (entered <= end * PER_S) & (np.where(went, left, gone) > end * PER_S)
+    return {
+        "visits": float(came.sum()),
+        "wait_s": float(waits.mean()) if waits.size else np.nan,
+        "waiting_at_end": float(at_end.sum()),
+        "refused": float((own["replica"] == NONE).sum()),
+    }
 
 
 def _sampled(mine: npt.NDArray[np.void], blocks: int, slots: int) -> dict[str, float]:
@@ -175,7 +189,7 @@ def _sampled(mine: npt.NDArray[np.void], blocks: int, slots: int) -> dict[str, f
     }
 
 
-def _counters(every: npt.NDArray[np.void]) -> dict[str, float]:
+def _counters(every: npt.NDArray[np.void], *, caches: bool) -> dict[str, float]:
     """Totals of a pool at the last sample of each replica."""
     if not len(every):
         return {}
@@ -186,7 +200,7 @@ def _counters(every: npt.NDArray[np.void]) -> dict[str, float]:
     hits = float(rows["hit_tokens"][last].sum())
     return {
         "preemptions": float(rows["preemptions"][last].sum()),
-        "hit_share": hits / queries if queries else np.nan,
+        "hit_share": hits / queries if queries and (caches or hits) else np.nan,
     }
 
 
@@ -201,29 +215,52 @@ def _stations(run: SimRun, start: float, end: float) -> list[Load]:
         went = mine["started"] != NONE
         begun = np.where(went, mine["started"], mine["ended"])
         model = fleet.stations.get(name)
-        servers = None if model is None else model.servers
-        inside = np.clip(mine["ended"], start * PER_S, end * PER_S) - np.clip(
-            begun, start * PER_S, end * PER_S
-        )
-        span = (end - start) * PER_S
-        waits = (begun - mine["entered"]) / PER_S
+        busy = np.nan
+        if model is not None and model.servers is not None and end > start:
+            freed = np.where(went, _freed(run, mine, model), begun)
+            low, high = start * PER_S, end * PER_S
+            inside = np.clip(freed, low, high) - np.clip(begun, low, high)
+            busy = float(inside.sum() / ((high - low) * model.servers))
         at_end = (mine["entered"] <= end * PER_S) & (begun > end * PER_S)
-        limited = servers is not None and span > 0
-        found.append(
-            Load(
-                name,
-                "station",
-                {
-                    "busy": float(inside.sum() / (span * (servers or 1))) if limited else np.nan,
-                    "visits": float(len(mine)),
-                    "wait_s": float(waits.mean()),
-                    "waiting_at_end": float(at_end.sum()),
-                    "refused": float(((mine["status"] == ERROR) & ~went).sum()),
-                    "timed_out": float((mine["status"] == TIMEOUT).sum()),
-                },
-            )
-        )
+        figures = {
+            "busy": busy,
+            "visits": float(len(mine)),
+            "wait_s": float((begun - mine["entered"]).mean()) / PER_S,
+            "waiting_at_end": float(at_end.sum()),
+            "refused": float(((mine["status"] == ERROR) & ~went).sum()),
+            "timed_out": float((mine["status"] == TIMEOUT).sum()),
+        }
+        found.append(Load(name, "station", figures))
     return found
+
+
+def _freed(run: SimRun, visits: npt.NDArray[np.void], model: StationModel) -> Floats:
+    """When each visit that was begun freed its server, ticks: one that was given up holds it to
+    the end of its work, unless the station stops then. Work of later attempts is drawn as the
+    engines draw it (`sojourn.sim.luck`)."""
+    ended = visits["ended"].astype(np.float64)
+    left = np.flatnonzero((visits["status"] != OK) & (visits["started"] != NONE))
+    if model.stops_on_cancel or not left.size:
+        return ended
+    rows = visits[left]
+    step = run.legend.first_step[rows["request"]] + rows["place"]
+    service = floats(run.scenario.stream.steps["service_s"])[step]
+    again = np.flatnonzero(rows["attempt"] > 0)
+    if again.size and model.service_samples_s:
+        late = rows[again]
+        ids = run.scenario.stream.requests["request_id"].take(pa.array(late["request"]))
+        key = mix(mix(np.uint64([run.seed])) ^ hash_strings(ids))
+        key ^= (
+            (late["attempt"].astype(np.uint64) << np.uint64(40))
+            | (late["place"].astype(np.uint64) << np.uint64(8))
+            | np.uint64(SERVICE)
+        )
+        samples = np.array(model.service_samples_s)
+        place = ((mix(key) >> np.uint64(32)) * np.uint64(samples.size)) >> np.uint64(32)
+        at = late["entered"] / PER_S + run.legend.origin_s
+        service[again] = samples[place.astype(np.int64)] * level_of(model.drift, at)
+    ended[left] = np.maximum(ended[left], rows["started"] + service * PER_S)
+    return ended
 
 
 def part_of(run: SimRun, warm_up_s: float) -> SimRun:

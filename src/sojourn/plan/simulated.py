@@ -14,7 +14,7 @@ from sojourn.attribution.records import ALL, Tail
 from sojourn.config import Analysis, Config
 from sojourn.interval import Excuse, Interval
 from sojourn.plan.estimates import share_interval
-from sojourn.plan.run_digest import MOMENTS, Digest, Served, digest, part_of
+from sojourn.plan.run_digest import MOMENTS, MOST_ATTRIBUTED, Digest, Served, digest, part_of
 from sojourn.plan.simulated_records import BucketResult, Moment, ResourceResult, Simulated
 from sojourn.plan.slo import Judged, judge
 from sojourn.sim.estimates import across, batch_means
@@ -59,6 +59,7 @@ class Result:
     simulated: Simulated
     judged: Judged | None
     first: SimRun
+    config: Config
 
 
 def config_of(file: ScenarioFile) -> Config:
@@ -92,6 +93,7 @@ def run_order(order: Order, tell: Callable[[str, float], None]) -> Result:
         simulated=_simulated(order, seeds, done),
         judged=_joined(judged) if judged else None,
         first=first,
+        config=config_of(file),
     )
 
 
@@ -122,9 +124,9 @@ def _one(order: Order, seed: int) -> tuple[SimRun, Replication]:
 
         tails = break_down(part.tables, config).tails
     notes = built.notes
-    if part is not run and (file.slo or tails):
-        few = len(part.log.ends) and int((part.log.ends["status"] >= 0).sum())
-        notes = (*notes, f"where the time goes, and the SLO, are read off {few:,} requests a run")
+    if len(found.served.arrival_s) > MOST_ATTRIBUTED and (file.slo or tails):
+        text = f"where the time goes, and the SLO, are read off {MOST_ATTRIBUTED:,} requests a run"
+        notes = (*notes, text)
     return run, Replication(found, judged, tails, notes)
 
 
