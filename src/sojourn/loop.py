@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from sojourn.attribution.records import Breakdown, Diagnosis
     from sojourn.capacity.records import CapacityModel, Fleet, StationModel
     from sojourn.plan.records import Holding, Plan
-    from sojourn.report.compose import Findings
     from sojourn.plan.simulated import Result
+    from sojourn.report.compose import Findings
     from sojourn.sim.scenario import SimRun
     from sojourn.sim.scenario_records import ScenarioFile
     from sojourn.sim.scenario_replay import Recording
@@ -142,8 +142,8 @@ def simulated(
     if not stream.requests.num_rows:
         raise UsageError(f"At {load:g} times the recorded load no request is left. Raise --load")
     if replicas is not None:
-        engine = fleet.engine.model_copy(update={"replicas": replicas})
-        fleet = fleet.model_copy(update={"engine": engine})
+        resized = fleet.engine.model_copy(update={"replicas": replicas})
+        fleet = fleet.model_copy(update={"engine": resized})
     scenario = Scenario(stream, fleet, seed)
     return simulate.simulate(scenario, engine=engine or simulate.DEFAULT), fleet
 

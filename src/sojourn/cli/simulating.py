@@ -48,9 +48,7 @@ def simulate(
     ] = None,
     replicas: Annotated[
         int | None,
-        typer.Option(
-            min=1, max=MAX_REPLICAS, help="Telemetry: engine replicas; else as recorded."
-        ),
+        typer.Option(min=1, max=MAX_REPLICAS, help="Telemetry: engine replicas; else as recorded."),
     ] = None,
     replications: Annotated[
         int | None,
@@ -84,6 +82,7 @@ def simulate(
     named = engine or DEFAULT
     engine_of(named)
     _check_load(load)
+    tables: Tables | None
     scenarios = [path for path in paths if is_scenario(path)]
     if scenarios:
         if len(paths) > 1:

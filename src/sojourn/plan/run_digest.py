@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -98,7 +98,7 @@ def _served(run: SimRun, warm_up_s: float) -> Served:
     order = np.flatnonzero(keep)
     order = order[np.argsort(ends.arrival_s[order], kind="stable")]
 
-    def of(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    def of(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return values[order]
 
     arrival, end = of(ends.arrival_s), of(ends.end_s)
@@ -143,9 +143,7 @@ def _pools(run: SimRun, start: float, end: float) -> list[Load]:
     return found
 
 
-def _queued(
-    calls: npt.NDArray[np.void], number: int, fleet: Fleet, end: float
-) -> dict[str, float]:
+def _queued(calls: npt.NDArray[np.void], number: int, fleet: Fleet, end: float) -> dict[str, float]:
     """Calls that were queued in a pool: its own, and those whose prompts it computes for others.
     With prompts computed elsewhere a call is queued from when its KV has moved."""
     pools = {"default": fleet.engine, **fleet.pools}
@@ -249,7 +247,7 @@ def _freed(run: SimRun, visits: npt.NDArray[np.void], model: StationModel) -> Fl
     if again.size and model.service_samples_s:
         late = rows[again]
         ids = run.scenario.stream.requests["request_id"].take(pa.array(late["request"]))
-        key = mix(mix(np.uint64([run.seed])) ^ hash_strings(ids))
+        key = mix(mix(np.array([run.seed], dtype=np.uint64)) ^ hash_strings(ids))
         key ^= (
             (late["attempt"].astype(np.uint64) << np.uint64(40))
             | (late["place"].astype(np.uint64) << np.uint64(8))
@@ -284,5 +282,3 @@ def part_of(run: SimRun, warm_up_s: float) -> SimRun:
         },
     )
     return replace(run, log=log)
-
-

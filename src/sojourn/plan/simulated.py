@@ -64,9 +64,7 @@ class Result:
 
 def config_of(file: ScenarioFile) -> Config:
     """The part of a scenario that judging needs."""
-    analysis = Analysis(
-        confidence=file.confidence, seed=file.seed, replications=file.replications
-    )
+    analysis = Analysis(confidence=file.confidence, seed=file.seed, replications=file.replications)
     return Config(slo=file.slo, analysis=analysis)
 
 
@@ -198,7 +196,13 @@ def _buckets(
     names = sorted({str(name) for item in digests for name in np.unique(item.served.bucket)})
     shown = [ALL, *names] if len(names) > 1 else [ALL]
     return tuple(
-        _bucket(name, [item.served.rows(name) for item in digests], judged, confidence, unstable)
+        _bucket(
+            name,
+            [item.served.rows(name) for item in digests],
+            judged,
+            confidence,
+            unstable=unstable,
+        )
         for name in shown
     )
 
@@ -208,7 +212,8 @@ def _bucket(
     parts: list[Served],
     judged: list[Judged],
     confidence: float,
-    unstable: bool,  # noqa: FBT001  (private, one caller)
+    *,
+    unstable: bool,
 ) -> BucketResult:
     def share(field: str) -> Interval:
         return _figure([getattr(part, field).astype(float) for part in parts], None, confidence)

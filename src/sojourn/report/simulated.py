@@ -106,12 +106,12 @@ def _share(value: Interval | None) -> str:
 def _outcome(record: Simulated) -> TableBlock:
     over = f"{record.confidence:.0%} intervals over {_runs(record)}"
     if record.unstable:
-        columns = ("bucket", "requests", "failed", "shed", "degraded", "attempts")
-        rows = tuple(_ends(item) for item in record.buckets)
         return TableBlock(
             caption=f"Outcome ({over}); no latencies, they grow with the run",
-            columns=columns, rows=rows, align="lrrrrr",
-        )  # fmt: skip
+            columns=("bucket", "requests", "failed", "shed", "degraded", "attempts"),
+            rows=tuple(_ends(item) for item in record.buckets),
+            align="lrrrrr",
+        )
     columns = (
         "bucket", "requests", "failed", "attempts", "E2E P50", "E2E P95", "E2E P99", "TTFT P50",
         "TTFT P99", "TPOT P50",
@@ -253,7 +253,7 @@ def _changes(record: Simulated) -> list[Block]:
         f"{what} {count:,.3g} times" for what, count in record.change_counts.items()
     )
     levels = [int(item.which) for item in record.changes if item.what == "level"]
-    top = f"; the ladder climbed to rung {max(levels)}" if levels and max(levels) else ""
+    top = f"; the ladder climbed to rung {max(levels)}" if any(levels) else ""
     return [
         Text(text=f"Controllers, per replication: {counted}{top}."),
         TableBlock(
@@ -270,5 +270,3 @@ def _changes(record: Simulated) -> list[Block]:
 def data(record: Simulated) -> dict[str, object]:
     """The record, for machines."""
     return {"simulated": record.model_dump(mode="json")}
-
-

@@ -64,9 +64,7 @@ def _built(file: ScenarioFile, folder: Path, seed: int, recording: Recording | N
         base = _base(file, recording)
     else:
         stream, tokens = drawn_stream(file, chain, crowds(file.workload, seed), seed, unit=unit)
-    fleet = fleet_of(
-        file, folder, unit=tokens, mean_context=_mean_context(stream), base=base
-    )
+    fleet = fleet_of(file, folder, unit=tokens, mean_context=_mean_context(stream), base=base)
     _check_calls(file, stream, fleet)
     return Built(Scenario(stream, fleet, seed), (*chain.notes, *_unit_notes(unit, tokens)))
 
@@ -208,4 +206,3 @@ def _fits(
             field=f"{at}.max_model_len",
             todo=f"Raise it, {todo}",
         )
-

@@ -22,6 +22,8 @@ LARGEST: Final = 1e12
 """Past every count, token, price and rate of a scenario; seeds apart."""
 HEAD_BYTES: Final = 65_536
 """Read to see whether a file is a scenario."""
+SMALLEST: Final = 1e-18
+"""Below a millionth of the simulator's tick: nothing but rounding comes of it."""
 PAGE: Final = "docs/reference/scenario.md lists every key; `sojourn schema scenario` prints them"
 SYNONYMS: Final = {
     "gpu": "accelerator",
@@ -107,12 +109,12 @@ def _refuse_numbers(raw: dict[Any, Any], where: str) -> None:
             left += [(f"{path}[{place}]", key, item) for place, item in enumerate(value)]
         elif isinstance(value, int | float) and not isinstance(value, bool) and key != "seed":
             most = LONGEST_S if key.endswith("_s") and not key.endswith("_per_s") else LARGEST
-            if not math.isfinite(value) or abs(value) > most:
+            if not math.isfinite(value) or abs(value) > most or 0 < abs(value) < SMALLEST:
                 raise InputError(
                     f"{_shown(value)} is no number to simulate with",
                     path=where,
                     field=path,
-                    todo=f"Give a finite number up to {most:,.0f}; check its unit",
+                    todo=f"Give 0, or a number from {SMALLEST:g} to {most:,.0f}; check its unit",
                 )
 
 
@@ -136,32 +138,36 @@ def _told(item: ErrorDetails, raw: dict[Any, Any]) -> str:
     """One mistake: the key's path, what was found there, what was expected."""
     location = item["loc"]
     path = _path(location, raw)
+    said = str(item["msg"])
     match item["type"]:
         case "extra_forbidden":
-            return f"{path}: unknown key.{_near(location)}"
+            text = f"unknown key.{_near(location)}"
         case "missing":
-            return f"{path}: missing"
+            text = "missing"
         case "union_tag_invalid" | "enum" | "literal_error":
-            context = item.get("ctx", {})
-            expected = str(context.get("expected_tags", context.get("expected", ""))).replace(
-                "'", ""
-            )
-            found = str(context.get("tag", item["input"]))
-            near = difflib.get_close_matches(found, expected.replace(" or ", ", ").split(", "), n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            return f"{path}: found {_shown(found)}, expected one of {expected}{hint}"
+            text = _choice(item)
         case "union_tag_not_found":
-            return f"{path}: expected a number, or a mapping with `distribution:`"
+            text = "expected a number, or a mapping with `distribution:`"
         case "value_error":
-            reason = str(item["msg"]).removeprefix("Value error, ")
-            return f"{path}: {reason}" if path else reason
+            text = said.removeprefix("Value error, ")
         case kind if kind.startswith(("model_", "dict_type")):
-            return f"{path}: expected keys below it, found {_shown(item['input'])}"
+            text = f"expected keys below it, found {_shown(item['input'])}"
         case "tuple_type":
-            return f"{path}: expected a list, found {_shown(item['input'])}"
+            text = f"expected a list, found {_shown(item['input'])}"
         case _:
-            said = str(item["msg"]).replace("Input should", "should")
-            return f"{path}: {said} (found {_shown(item['input'])})"
+            text = f"{said.replace('Input should', 'should')} (found {_shown(item['input'])})"
+    return f"{path}: {text}" if path else text
+
+
+def _choice(item: ErrorDetails) -> str:
+    """A word that is none of those known."""
+    context = item.get("ctx", {})
+    expected = str(context.get("expected_tags", context.get("expected", ""))).replace("'", "")
+    found = str(context.get("tag", item["input"]))
+    options = expected.replace(" or ", ", ").split(", ")
+    near = difflib.get_close_matches(found, options, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    return f"found {_shown(found)}, expected one of {expected}{hint}"
 
 
 def _path(location: tuple[int | str, ...], raw: Any) -> str:  # noqa: ANN401  any YAML value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 from sojourn.capacity.policies import PrefixCache
 from sojourn.capacity.records import EngineModel, Fleet, Memory, StationModel, StepModel
@@ -14,10 +14,10 @@ from sojourn.records import Stage
 from sojourn.sim.scenario_chain import known
 from sojourn.sim.scenario_records import (
     DEFAULT_POOL,
-    STATION_STAGES,
     PoolSpec,
     ScenarioFile,
     StationSpec,
+    StationStage,
 )
 from sojourn.workload.distributions import summarize
 from sojourn.workload.variates import STRATA
@@ -82,7 +82,7 @@ def _station(name: str, spec: StationSpec) -> StationModel:
 
 
 def _stage(name: str, spec: StationSpec) -> Stage:
-    stages = [stage.value for stage in STATION_STAGES.__args__]
+    stages = [stage.value for stage in get_args(StationStage)]
     if spec.stage is None and name not in stages:
         raise InputError(
             "its name is no stage, so `stage` must say what its time counts as",

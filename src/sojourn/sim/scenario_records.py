@@ -6,7 +6,7 @@ the retries those of sojourn.yaml (`sojourn.config`): one word means one thing e
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -35,7 +35,7 @@ MOST_GROUPS: Final = 10_000_000
 MOST_REPLICATIONS: Final = 1_000
 MOST_PRIORITY: Final = 1_000_000
 CONFIDENCE: Final = 0.9
-STATION_STAGES: Final = Literal[
+StationStage: TypeAlias = Literal[
     Stage.GATEWAY, Stage.GUARDRAIL, Stage.RETRIEVAL, Stage.RERANK, Stage.TOOL, Stage.POSTPROCESS,
     Stage.NETWORK, Stage.ENCODE,
 ]  # fmt: skip
@@ -207,7 +207,7 @@ class StationSpec(Station):
     """A station, and how long its work takes."""
 
     service_s: Distribution = Field(description="Time of work without waiting, seconds.")
-    stage: STATION_STAGES | None = Field(
+    stage: StationStage | None = Field(
         None, description="What its time counts as; unset: its name, where that is a stage."
     )
     pool: str | None = Field(None, description="Workers shared with stations that say the same.")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from sojourn.errors import InputError
 from sojourn.sim.scenario_records import MOST_REQUESTS, RequestClass, SharedPrefix, Workload
@@ -176,13 +175,6 @@ def _images(kind: RequestClass, count: int, seed: int) -> tuple[Ints, Ints]:
 def _until(crowd: Crowd, end_s: float) -> Crowd:
     """Without the requests of sessions that would arrive after the end."""
     keep = crowd.arrival < end_s
-
-    def kept(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-        return values[keep]
-
-    fields = {
-        name: kept(getattr(crowd, name))
-        for name in crowd.__dataclass_fields__
-        if name not in ("name", "ids")
-    }
-    return Crowd(name=crowd.name, ids=(crowd.ids[0][keep], crowd.ids[1][keep]), **fields)
+    names = [name for name in crowd.__dataclass_fields__ if name not in ("name", "ids")]
+    kept: dict[str, Any] = {name: getattr(crowd, name)[keep] for name in names}
+    return replace(crowd, ids=(crowd.ids[0][keep], crowd.ids[1][keep]), **kept)

@@ -164,7 +164,9 @@ class _Drawing:
         name, crowd = self.kind.name, self.crowd
         if step.input_tokens is not None:
             key = (name, "input", step.label)
-            numbers = {"input_tokens": whole(step.input_tokens, rows.size, self.seed, *key, least=1)}
+            numbers = {
+                "input_tokens": whole(step.input_tokens, rows.size, self.seed, *key, least=1)
+            }
             shared = None
         else:
             image = crowd.image_tokens[rows]
@@ -296,7 +298,8 @@ def _requests(kind: RequestClass, crowd: Crowd) -> pa.Table:
     named = pc.binary_join_element_wise(pa.scalar(kind.name), session, "-")
     several = kind.session is not None
     ids = pc.binary_join_element_wise(named, position, ".") if several else named
-    tenants = pa.array(list(kind.tenants) or [None], pa.string())
+    named_tenants: list[str | None] = [*kind.tenants] or [None]
+    tenants = pa.array(named_tenants, pa.string())
     return pa.table(
         [
             ids,
@@ -346,9 +349,7 @@ def _steps(parts: list[_Part], unit: Unit | None) -> tuple[pa.Table, int | None]
     ]
     table = pa.table(columns, schema=STREAM_STEPS)
     if numbers["image"].any():
-        table = table.append_column(
-            STREAM_IDENTITIES.field("image_id"), pa.array(numbers["image"])
-        )
+        table = table.append_column(STREAM_IDENTITIES.field("image_id"), pa.array(numbers["image"]))
     if unit is None:
         return table, None
     hashes, tokens = _hashes(parts, order, numbers, unit)
@@ -358,8 +359,8 @@ def _steps(parts: list[_Part], unit: Unit | None) -> tuple[pa.Table, int | None]
 def _hashes(
     parts: list[_Part], order: Ints, numbers: dict[str, Ints], unit: Unit
 ) -> tuple[pa.ListArray, int]:
-    zero = np.zeros(0, np.uint64)
-    conversation, group, prefix = [zero], [zero], [np.zeros(0, np.int64)]
+    zero: list[Hashes] = [np.zeros(0, np.uint64)]
+    conversation, group, prefix = [*zero], [*zero], [np.zeros(0, np.int64)]
     for part in parts:
         none = np.zeros(part.size, np.uint64)
         conversation.append(none if part.conversation is None else part.conversation)
@@ -367,8 +368,8 @@ def _hashes(
         group.append(shared[0])
         prefix.append(shared[1])
     tokens = numbers["input_tokens"] + numbers["output_tokens"]
-    talk, first, length = (np.concatenate(c)[order] for c in (conversation, group, prefix))
-    return block_hashes(tokens, talk, first, length, unit=unit)
+    talk, first = np.concatenate(conversation)[order], np.concatenate(group)[order]
+    return block_hashes(tokens, talk, first, np.concatenate(prefix)[order], unit=unit)
 
 
 def _joined(parts: list[_Part], name: str) -> Ints:
