@@ -2,7 +2,8 @@
 
 `random_scenario(seed)` depends on its seed alone. Sizes are drawn so that blocks run out, queues
 refuse and limits pass; half of the scenarios live on a grid of quarters of a second, where many
-things happen at one instant. `tests/sim/test_scenarios.py` counts what really happened.
+things happen at one instant; in half of them calls crowd into engines that cannot hold them all.
+`tests/sim/test_scenarios.py` counts what really happened.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ class Setting:
 
     luck: Luck
     grid: bool
+    crowded: bool
     block: int
     hash_tokens: int
     pools: tuple[str, ...]
@@ -96,6 +98,7 @@ def random_scenario(seed: int) -> Scenario:
     setting = Setting(
         luck=luck,
         grid=luck.chance(0.5),
+        crowded=luck.chance(0.5),
         block=block,
         hash_tokens=block * luck.one((1, 2)),
         pools=_pool_names(luck),
@@ -123,10 +126,10 @@ def _pool_names(luck: Luck) -> tuple[str, ...]:
 def _stream(setting: Setting) -> Stream:
     luck = setting.luck
     count = luck.one((1, 3, luck.whole(4, 15), luck.whole(10, 40)))
-    gap = luck.one((0.0, 0.05, 0.2, 0.6))
+    gap = luck.one((0.0, 0.05) if setting.crowded else (0.0, 0.2, 0.6))
     gaps = [setting.seconds(gap, zero=0.25) if gap else 0.0 for _ in range(count)]
     arrivals = np.cumsum(gaps) + luck.one((0.0, 0.5, 1000.25))
-    weights = luck.one(((0.8, 0.1), (0.45, 0.4), (0.1, 0.8)))
+    weights = luck.one(((0.9, 0.05),) if setting.crowded else ((0.8, 0.1), (0.45, 0.4), (0.1, 0.8)))
     programs = [_program(setting, weights) for _ in range(count)]
     for name in ("block_hashes", "image_id"):
         if luck.chance(0.1):  # a stream may lack either
@@ -163,6 +166,8 @@ def _call(setting: Setting, own: list[int], grown: int, group: int) -> dict:
     luck = setting.luck
     prompt = min(grown, 2 * setting.longest) + luck.whole(1, setting.longest)
     output = luck.one((0, 1, 2, luck.whole(1, setting.longest), luck.whole(1, setting.longest)))
+    if setting.crowded:
+        output = luck.whole(1, 2 * setting.longest)
     made = call(prompt, output, cached=luck.whole(0, prompt + 3), group=group)
     made["pool"] = luck.one(setting.pools)
     if luck.chance(0.25):
@@ -196,9 +201,9 @@ def _engine(setting: Setting, name: str, made: Stream) -> EngineModel:
     luck = setting.luck
     accept = tuple(luck.one((0.0, 0.3, 0.8, 1.0)) for _ in range(luck.whole(1, 3)))
     drafts = accept if name == DRAFTED or luck.chance(0.1) else ()
-    seqs = luck.one((1, 2, 4, 8))
+    seqs = luck.one((3, 5, 8) if setting.crowded else (1, 2, 4, 8))
     budget = seqs * (1 + len(drafts)) + luck.one((0, 3, 20, 200))
-    replicas = luck.one((1, 1, 2, 3))
+    replicas = luck.one((1, 1, 1, 2) if setting.crowded else (1, 1, 2, 3))
     return EngineModel(
         step=_step(setting),
         replicas=replicas,
@@ -210,7 +215,7 @@ def _engine(setting: Setting, name: str, made: Stream) -> EngineModel:
             order=luck.one(tuple(Order)),
             long_prompt_cap=luck.some((1, 4, 15), 0.3),
             admit_full_input=luck.chance(0.5),
-            watermark=luck.one((0.0, 0.0, 0.05, 0.3)),
+            watermark=luck.one((0.0, 0.0, 0.0, 0.05, 0.3)),
         ),
         prefix_cache=PrefixCache(tokens_per_hash=setting.hash_tokens)
         if setting.hashed and luck.chance(0.8)
@@ -261,7 +266,7 @@ def _kv_blocks(setting: Setting, made: Stream, name: str, drafts: int) -> int:
         for s in steps
         if s["kind"] == "call" and s["pool"] in mine
     ] or [setting.longest]
-    room = setting.luck.one((max(tokens), max(tokens), int(1.5 * max(tokens)), 6 * max(tokens)))
+    room = int(setting.luck.one((1.0, 1.0, 1.5, 2.5 if setting.crowded else 6.0)) * max(tokens))
     if setting.luck.chance(0.12):
         room = int(np.median(tokens))  # some calls fit nowhere
     return -(-max(room, min(tokens)) // setting.block)
@@ -319,7 +324,7 @@ def _stations(setting: Setting):
 def _retry(setting: Setting) -> Retry:
     luck = setting.luck
     return Retry(
-        attempt_timeout_s=luck.some((0.25, 0.75, 2.0, 5.0, 2.37), 0.6),
+        attempt_timeout_s=luck.some((0.25, 0.75, 2.0, 5.0, 2.37), 0.25 if setting.crowded else 0.6),
         max_attempts=luck.one((1, 2, 3, 5)),
         backoff_s=luck.one((0.0, 0.0, 0.25, 0.3)),
         backoff_factor=luck.one((1.0, 2.0)),
@@ -334,7 +339,7 @@ def _client(setting: Setting) -> Client:
     return Client(
         closed_loop=luck.some((1, 3, 50), 0.25),
         think_samples_s=luck.one(((), (0.0, 0.25), (0.1, 0.2, 0.7))),
-        max_in_flight=luck.some((1, 2, 5), 0.25),
+        max_in_flight=luck.some((1, 2, 5), 0.1 if setting.crowded else 0.3),
         retry_on_error=luck.chance(0.6),
         retry_budget_per_success=luck.some((0.0, 0.3, 1.0), 0.4),
         retry_budget_most=luck.one((0.0, 1.0, 2.5)),

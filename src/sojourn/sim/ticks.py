@@ -16,8 +16,8 @@ from sojourn.trace.arrays import Floats
 Ticks = npt.NDArray[np.int64]
 
 PER_S: Final = 1 << 42
-LONGEST_S: Final = float(1 << 20)
-"""Twelve days: what a run may span. Twice that still fits a 64-bit number."""
+LONGEST_S: Final = float(1 << 19)
+"""Six days: what a run may span. Four times that is just beyond a signed 64-bit number."""
 NEVER: Final = (1 << 62) - 1
 """A time that does not come."""
 

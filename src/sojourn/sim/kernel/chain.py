@@ -58,7 +58,7 @@ def start(w: World) -> None:
     """Set the first events: controllers, samples, the clients of a closed loop."""
     control.begin(w)
     for client in range(w.closed):
-        push(w, np.int64(0), key_of(ARRIVE, client, 0, 0), NIL, np.int64(0))
+        push(w, 0, key_of(ARRIVE, client, 0, 0), NIL, 0)
 
 
 @compiled
@@ -127,6 +127,12 @@ def call_ended(w: World, c: Number) -> None:
 
 
 @compiled
+def _key_after_steps(w: World, kind: Number, row: Number, attempt: Number) -> Number:
+    """The key of an attempt's deadline, of a backoff, of letting go: after all steps."""
+    return key_of(kind, row, attempt, np.int64(requests(w)[row].steps))
+
+
+@compiled
 def _begin_request(w: World, row: Number) -> None:
     w.in_flight += 1
     t = take_try(w)
@@ -146,7 +152,7 @@ def _begin_attempt(w: World, t: Number, attempt: Number) -> None:
         _end_request(w, t, SHED)
         return
     if w.timeout >= 0:
-        key = key_of(TIMER, row, attempt, requests(w)[row].steps)
+        key = _key_after_steps(w, TIMER, row, attempt)
         push(w, w.now + w.timeout, key, t, np.int64(one.stamp))
     _step_done(w, t)
 
@@ -256,7 +262,7 @@ def _end_attempt(w: World, t: Number, status: Number, how: Number) -> None:
     if wait < 0:
         _end_request(w, t, final)
         return
-    key = key_of(WORK, row, attempt, requests(w)[row].steps)
+    key = _key_after_steps(w, WORK, row, attempt)
     push(w, w.now + wait, key, t, np.int64(one.stamp))
 
 
@@ -307,12 +313,11 @@ def _end_request(w: World, t: Number, status: Number) -> None:
     if w.closed >= 0:
         luck = draw(w.seed, requests(w)[row].identity, np.int64(0), np.int64(0), THINK)
         wait = tables(w)[w.think + index(luck, w.thinks)]
-        key = key_of(ARRIVE, requests(w)[row].client, 0, 0)
-        push(w, w.now + wait, key, NIL, np.int64(0))
+        client = np.int64(requests(w)[row].client)
+        push(w, w.now + wait, key_of(ARRIVE, client, 0, 0), NIL, 0)
     if w.held_back > 0:
         held = np.int64(waiting_rows(w)[w.held_first])
         w.held_first = (w.held_first + 1) % w.waiting_rows_room
         w.held_back -= 1
         w.let_go += 1
-        key = key_of(WORK, held, 0, requests(w)[held].steps)
-        push(w, w.now, key, NIL, np.int64(0))
+        push(w, w.now, _key_after_steps(w, WORK, held, 0), NIL, 0)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from sojourn.sim.kernel import engine, images
+from sojourn.sim.kernel import engine
 from sojourn.sim.kernel.arrays import calls, pools, replicas, requests, steps, tables, tries
 from sojourn.sim.kernel.compiled import Number, World, compiled
 from sojourn.sim.kernel.events import key_of, push
+from sojourn.sim.kernel.images import image_hit, image_keep
+from sojourn.sim.kernel.leaving import let_go
 from sojourn.sim.kernel.luck import draw, index
 from sojourn.sim.kernel.routers import route
 from sojourn.sim.kernel.slots import free_call, take_call
@@ -25,7 +27,7 @@ from sojourn.sim.kernel.state import (
 from sojourn.sim.kernel.under_way import append, call_member
 from sojourn.sim.kernel.writing import degrade, log_call
 from sojourn.sim.log import CANCELLED, NONE, SHORT_ANSWER
-from sojourn.sim.luck import ACCEPT, FRONT
+from sojourn.sim.luck import FRONT
 
 
 @compiled
@@ -38,22 +40,15 @@ def begin_call(w: World, t: Number, step: Number, place: Number) -> None:
     if w.output_most >= 0 and call.output > w.output_most:
         call.output = w.output_most
         degrade(w, np.int64(call.row), SHORT_ANSWER)
-    pool = np.int64(call.pool)
-    plan = pools(w)[pool]
-    luck = np.uint64(0)
-    if plan.drafts > 0:
-        identity = requests(w)[call.row].identity
-        luck = draw(w.seed, identity, np.int64(call.attempt), place, ACCEPT)
-    call.luck = luck
     if _too_large(w, c):
         call.state = CALL_REFUSED
         _push_work(w, c, np.int64(0))
         return
+    prefill_pool = pools(w)[call.pool].prefill_pool
     call.target = call.output
-    if plan.prefill_pool >= 0:
-        pool = np.int64(plan.prefill_pool)
-        call.pool, call.target = pool, 1
-    route(w, pool, c)
+    if prefill_pool >= 0:
+        call.pool, call.target = prefill_pool, 1
+    route(w, np.int64(call.pool), c)
     wait = _front_time(w, c)
     if wait > 0:
         _push_work(w, c, wait)
@@ -71,7 +66,7 @@ def call_work(w: World, c: Number) -> None:
         r, image = np.int64(calls(w)[c].replica), steps(w)[calls(w)[c].step].image
         _encode_next(w, r)
         if image != 0:
-            images.image_keep(w, r, image)
+            image_keep(w, r, image)
         engine.enter(w, c)
     elif state == MOVING:
         _arrive_in_decode_pool(w, c)
@@ -106,7 +101,7 @@ def give_up(w: World, c: Number) -> None:
             _unlink(w, c)
         elif state == ENCODED:
             _encode_next(w, r)
-        engine.let_go(w, r)
+        let_go(w, r)
     free_call(w, c)
 
 
@@ -120,10 +115,7 @@ def _fill(w: World, t: Number, c: Number, step: Number, place: Number) -> None:
     call.prompt, call.recorded, call.output = todo.prompt, todo.cached, todo.output
     call.first_hash, call.hashes = todo.first_hash, todo.hashes
     call.level = requests(w)[one.row].level
-    call.cached, call.preemptions, call.computed, call.written = 0, 0, 0, 0
-    call.before, call.after, call.prompt_before, call.prompt_after = NIL, NIL, NIL, NIL
-    call.taken, call.blocks, call.leaving, call.held = 0, 0, 0, 0
-    call.registered, call.registering, call.tail, call.verified = 0, 0, NIL, 0
+    call.cached, call.preemptions, call.written, call.verified = 0, 0, 0, 0
 
 
 @compiled
@@ -143,8 +135,8 @@ def _too_large(w: World, c: Number) -> bool:
 @compiled
 def _push_work(w: World, c: Number, wait: Number) -> None:
     call = calls(w)[c]
-    key = key_of(WORK, call.row, call.attempt, call.place)
-    push(w, w.now + wait, key, c, np.int64(call.stamp))
+    row, attempt, place = np.int64(call.row), np.int64(call.attempt), np.int64(call.place)
+    push(w, w.now + wait, key_of(WORK, row, attempt, place), c, np.int64(call.stamp))
 
 
 @compiled
@@ -169,7 +161,7 @@ def _after_front(w: World, c: Number) -> None:
     if plan.encoders > 0 and todo.image_tokens > 0:
         r = np.int64(call.replica)
         call.encode = w.now
-        if todo.image == 0 or not images.image_hit(w, r, todo.image):
+        if todo.image == 0 or not image_hit(w, r, todo.image):
             if replicas(w)[r].encoding < plan.encoders:
                 _encode(w, c)
             else:
@@ -224,7 +216,6 @@ def _unlink(w: World, c: Number) -> None:
         one.encode_last = call.before
     else:
         calls(w)[call.after].before = call.before
-    call.before, call.after = NIL, NIL
 
 
 @compiled
@@ -233,6 +224,7 @@ def _arrive_in_decode_pool(w: World, c: Number) -> None:
     engine.release_moved(w, c)
     call = calls(w)[c]
     pool = np.int64(steps(w)[call.step].pool)
-    call.moved, call.pool, call.target, call.hashes = w.now, pool, call.output, 0
+    call.moved, call.pool, call.target = w.now, pool, call.output
+    call.level = requests(w)[call.row].level  # entering the first pool may have changed it
     route(w, pool, c)
     engine.enter(w, c)

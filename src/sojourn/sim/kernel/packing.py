@@ -297,10 +297,11 @@ def _pack_room(run: Run, lowered: Lowered) -> None:
     new[lowered.requests.first_step] = True
     new[1:-1] |= np.diff(steps.group) != 0
     group = int(np.diff(np.flatnonzero(new)).max(initial=0))
-    margin = int(world["seqs_most"]) * (2 * group + 4) + lowered.replicas + 64
+    margin = int(world["seqs_most"]) * (2 * group + 4) + 2 * lowered.replicas + 64
     world["margin"] = margin
     calls = int((steps.kind == CALL).sum())
     rows = {
+        "events": max(0, lowered.client.closed) + len(lowered.pools),  # set before the first
         "call_log": calls,
         "visit_log": len(steps.kind) - calls,
         "attempt_log": len(lowered.requests.arrival),

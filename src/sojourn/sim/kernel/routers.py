@@ -7,9 +7,10 @@ from typing import Final
 import numpy as np
 
 from sojourn.capacity.policies import RouterPolicy
-from sojourn.sim.kernel import cache
 from sojourn.sim.kernel.arrays import calls, pools, replicas, requests
+from sojourn.sim.kernel.cache import hit_tokens
 from sojourn.sim.kernel.compiled import Number, World, compiled
+from sojourn.sim.kernel.decodes import settle
 from sojourn.sim.kernel.state import ACTIVE, NIL
 from sojourn.sim.lowered import ROUTERS
 
@@ -92,7 +93,8 @@ def _prefix_aware(w: World, p: Number, c: Number) -> Number:
         one = replicas(w)[r]
         if one.state != ACTIVE:
             continue
-        score = 1000 * np.int64(cache.hit_tokens(w, r, c)) - plan.load_weight * one.load
+        settle(w, r)
+        score = 1000 * np.int64(hit_tokens(w, r, c)) - plan.load_weight * one.load
         if best < 0 or score > most or (score == most and one.load < replicas(w)[best].load):
             best, most = r, score
     return best

@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 
 from sojourn.capacity.policies import ScaleMetric
-from sojourn.sim.kernel import engine
 from sojourn.sim.kernel.arrays import pools, replicas
 from sojourn.sim.kernel.compiled import Number, World, compiled
+from sojourn.sim.kernel.decodes import settle
 from sojourn.sim.kernel.events import key_of, push
 from sojourn.sim.kernel.state import ACTIVE, CONTROL, DRAINING, NIL, STARTING, STOPPED
 from sojourn.sim.kernel.writing import log_change
@@ -75,7 +75,7 @@ def _total(w: World, p: Number) -> Number:
         one = replicas(w)[r]
         if one.state != ACTIVE:
             continue
-        engine.settle(w, r)
+        settle(w, r)
         if plan.scale_metric == _WAITING:
             total += 1000 * np.int64(one.waiting)
         elif plan.scale_metric == _RUNNING:

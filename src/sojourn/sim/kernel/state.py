@@ -138,6 +138,7 @@ CALL: Final = np.dtype(
         ("tail", "i4"),  # kept tail, a node of the prefix cache
         ("verified", "i4"),  # verifications of drafts so far
         ("at_hand", "i4"),  # prompt tokens whose KV was moved here
+        ("spare", "i4"),
     ]
 )
 IN_FRONT, ENCODER_WAITS, ENCODED, WAITING, PROMPTING, DECODING, MOVING, CALL_REFUSED = range(8)
@@ -191,7 +192,7 @@ REPLICA: Final = np.dtype(
         ("cap", "i8"),  # most tokens of a prompt in this step
         ("calm", "i4"),  # 1: nothing was preempted in this step
         ("image_count", "i4"), ("image_free", "i4"), ("image_first", "i4"), ("image_last", "i4"),
-        ("encoding", "i4"), ("encode_first", "i4"), ("encode_last", "i4"),
+        ("encoding", "i4"), ("encode_first", "i4"), ("encode_last", "i4"), ("spare", "i4"),
     ]
 )  # fmt: skip
 ACTIVE, STARTING, DRAINING, STOPPED = range(4)

@@ -47,20 +47,19 @@ def begin_visit(w: World, t: Number, step: Number, place: Number) -> None:
     if todo.kind == DELAY:
         visit.station, visit.queue, visit.state = NONE, NIL, DELAYED
         visit.started = w.now
-        _push_end(w, v, w.now + visit.service)
+        _push(w, v, WORK, w.now + visit.service)
         return
     station = np.int64(todo.station)
     plan = stations(w)[station]
     visit.station, visit.queue = station, plan.queue
     if _over_rate(w, station) or _queue_full(w, station):
         visit.state = VISIT_REFUSED
-        _push_end(w, v, w.now)
+        _push(w, v, WORK, w.now)
         return
     if one.attempt > 0 and plan.sample_count > 0:
         visit.service = _drawn_service(w, v)
     if plan.timeout >= 0:
-        key = key_of(TIMER, visit.row, visit.attempt, visit.place)
-        push(w, w.now + plan.timeout, key, v, np.int64(visit.stamp))
+        _push(w, v, TIMER, w.now + plan.timeout)
     if _server_free(w, np.int64(plan.queue)):
         _serve(w, v)
     else:
@@ -94,10 +93,10 @@ def serve_next(w: World, q: Number) -> None:
 
 
 @compiled
-def _push_end(w: World, v: Number, time: Number) -> None:
+def _push(w: World, v: Number, kind: Number, time: Number) -> None:
     visit = visits(w)[v]
-    key = key_of(WORK, visit.row, visit.attempt, visit.place)
-    push(w, time, key, v, np.int64(visit.stamp))
+    row, attempt, place = np.int64(visit.row), np.int64(visit.attempt), np.int64(visit.place)
+    push(w, time, key_of(kind, row, attempt, place), v, np.int64(visit.stamp))
 
 
 @compiled
@@ -155,7 +154,7 @@ def _serve(w: World, v: Number) -> None:
     visit = visits(w)[v]
     visit.state, visit.started = SERVED, w.now
     queues(w)[visit.queue].busy += 1
-    _push_end(w, v, w.now + visit.service)
+    _push(w, v, WORK, w.now + visit.service)
 
 
 @compiled
