@@ -35,7 +35,10 @@ MISTAKES = {
         {"workload.classes.0.name": "agent"},
         ["two classes are called 'agent'"],
     ),
-    "unknown key": ({"engine.max_num_seq": 3}, ["engine.max_num_seq", "Did you mean `max_num_seqs`"]),
+    "unknown key": (
+        {"engine.max_num_seq": 3},
+        ["engine.max_num_seq", "Did you mean `max_num_seqs`"],
+    ),
     "another tool's word": ({"engine.gpu": "H100"}, ["engine.gpu", "Did you mean `accelerator`"]),
     "unknown distribution": (
         {"workload.classes.0.input_tokens": {"distribution": "lognorml", "mean": 3, "cv": 1}},
@@ -119,7 +122,10 @@ MISTAKES = {
     ),
     "no source of step times": ({"engine.step": None}, ["engine", "accelerator", "fitted"]),
     "no engine": ({"engine": None}, ["engine", "nothing serves the calls"]),
-    "prompts by itself": ({"engine.prefill": {"pool": "default"}}, ["engine.prefill.pool", "itself"]),
+    "prompts by itself": (
+        {"engine.prefill": {"pool": "default"}},
+        ["engine.prefill.pool", "itself"],
+    ),
     "prompts by nobody": ({"engine.prefill": {"pool": "fill"}}, ["engine.prefill.pool", "'fill'"]),
     "autoscaler past its end": (
         {"engine.autoscaler": {"target": 3, "least": 5, "most": 4}},
@@ -134,10 +140,12 @@ MISTAKES = {
         ["ladder.rungs[0].skip[0]", "no station 'rerank'"],
     ),
     "quantiles that do not end": (
-        {"workload.classes.0.input_tokens": {"distribution": "quantiles", "quantiles": {0: 1, 0.5: 2}}},
+        {"workload.classes.0.input_tokens": {
+            "distribution": "quantiles", "quantiles": {0: 1, 0.5: 2}}},
         ["workload.classes[0].input_tokens", "end at 1"],
     ),
     "no length": ({"workload.duration_s": None}, ["workload", "duration_s, requests"]),
+    "a number too small to be one": ({"stations.gateway.service_s": 1e-200}, ["service_s", "unit"]),
     "gamma without cv": ({"workload.arrivals.process": "gamma"}, ["workload.arrivals", "cv"]),
     "nothing to replay with": ({"workload.replay": "x.csv"}, ["workload", "`replay`"]),
     "hash no multiple": (

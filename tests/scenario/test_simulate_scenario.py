@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,13 @@ def test_the_examples_run_and_tell_their_story(path: Path) -> None:
             assert "does not recover" in document["verdict"]
         case other:
             pytest.fail(f"examples/scenarios/{other}.yaml: say here what it shows")
+
+
+def test_the_how_to_page_shows_a_scenario_that_can_be_run(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "how-to" / "simulate.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    raw = yaml.safe_load(shown) | {"replications": 1}
+    assert simulate(tmp_path, raw).exit_code in (0, 3, 4)
 
 
 def test_the_schema_is_published() -> None:
