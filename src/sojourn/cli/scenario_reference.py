@@ -61,29 +61,30 @@ def _written(value: object) -> str:
 
 def _takes(item: dict[str, Any]) -> str:
     """The kind of value, in words."""
+    options = [*item.get("anyOf", []), *item.get("oneOf", []), *item.get("allOf", [])]
     if "$ref" in item:
         name = str(item["$ref"]).rsplit("/", 1)[-1]
         return f"[{name}](#{name.lower()})"
-    options = [*item.get("anyOf", []), *item.get("oneOf", []), *item.get("allOf", [])]
     if any("discriminator" in option for option in options):
         return "*distribution*"
     if options:
         kinds = [_takes(option) for option in options if option.get("type") != "null"]
         return " or ".join(dict.fromkeys(kinds))
-    if "const" in item:
-        return f"`{item['const']}`"
-    if "enum" in item:
-        return ", ".join(f"`{value}`" for value in item["enum"])
-    match item.get("type"):
-        case "array":
-            inner = item.get("items") or {}
-            return f"list of {_takes(inner)}" if inner else "list"
-        case "object":
-            below = item.get("additionalProperties")
-            return f"name: {_takes(below)}" if isinstance(below, dict) else "mapping"
-        case kind:
-            words = {"integer": "whole number", "string": "text", "boolean": "true or false"}
-            return words.get(str(kind), str(kind or "any"))
+    known = [item["const"]] if "const" in item else item.get("enum", [])
+    return ", ".join(f"`{value}`" for value in known) or _plain(item)
+
+
+def _plain(item: dict[str, Any]) -> str:
+    """A value of one type."""
+    kind = str(item.get("type", "any"))
+    if kind == "array":
+        inner = item.get("items") or {}
+        return f"list of {_takes(inner)}" if inner else "list"
+    if kind == "object":
+        below = item.get("additionalProperties")
+        return f"name: {_takes(below)}" if isinstance(below, dict) else "mapping"
+    words = {"integer": "whole number", "string": "text", "boolean": "true or false"}
+    return words.get(kind, kind)
 
 
 def _named(schema: Any) -> list[str]:  # noqa: ANN401  any tree of JSON

@@ -77,10 +77,11 @@ def simulate(
     Exit 3: the system is unstable, or the scenario's SLO is missed; 4: the SLO is undecided.
     """
     from sojourn.sim.scenario_file import is_scenario
-    from sojourn.sim.simulate import DEFAULT, engine_of
+    from sojourn.sim.simulate import DEFAULT, ENGINES
 
     named = engine or DEFAULT
-    engine_of(named)
+    if named not in ENGINES:
+        raise UsageError(f"no engine {named!r}; there are {', '.join(sorted(ENGINES))}")
     _check_load(load)
     tables: Tables | None
     scenarios = [path for path in paths if is_scenario(path)]

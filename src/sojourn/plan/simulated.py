@@ -115,7 +115,7 @@ def _one(order: Order, seed: int) -> tuple[SimRun, Replication]:
     found = digest(run, warm_up_s=file.warm_up_s, confidence=file.confidence)
     config = config_of(file)
     part = part_of(run, file.warm_up_s)
-    judged = judge(part.tables, config) if file.slo else None
+    judged = judge(part, config) if file.slo else None
     tails: tuple[Tail, ...] = ()
     if seed == file.seed and found.stability.trend is not Trend.GROWING:
         from sojourn.attribution.breakdown import break_down  # noqa: PLC0415  (only for the first)
