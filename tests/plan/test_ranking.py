@@ -16,7 +16,7 @@ from sojourn.plan.actions import ACTIONS, action
 from sojourn.plan.effect import Effect, effect
 from sojourn.plan.ranking import rank
 from sojourn.plan.records import Plan, Price
-from sojourn.plan.trial import run
+from sojourn.plan.trial import try_all
 from sojourn.records import Bottleneck, Layer
 from sojourn.sim.scenario import Scenario
 from sojourn.workload.stream import Stream
@@ -157,8 +157,8 @@ def test_an_action_that_changes_nothing_changes_nothing(outside):
 
 
 def test_common_random_numbers_make_effects_exact(outside):
-    trial = [run(Scenario(outside.stream, outside.fleet, seed=1), outside.config)]
-    again = [run(Scenario(outside.stream, outside.fleet, seed=1), outside.config)]
+    trial = try_all([Scenario(outside.stream, outside.fleet, seed=1)], outside.config)
+    again = try_all([Scenario(outside.stream, outside.fleet, seed=1)], outside.config)
     found = effect(trial, again, outside.config)
     assert found.p99_change_s.width == 0
     assert found.attainment_change.mid == 0
@@ -174,8 +174,8 @@ def test_a_loss_in_one_bucket_is_said(inside, build):
         update={"engine": inside.fleet.engine.model_copy(update={"max_num_seqs": 2})}
     )
     assert context_free.live is False
-    before = [run(Scenario(inside.stream, inside.fleet), inside.config)]
-    after = [run(Scenario(inside.stream, starved), inside.config)]
+    before = try_all([Scenario(inside.stream, inside.fleet)], inside.config)
+    after = try_all([Scenario(inside.stream, starved)], inside.config)
     found = effect(before, after, inside.config)
     assert found.loses
     assert any("short_chat" in text for text in found.worse)

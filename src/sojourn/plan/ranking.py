@@ -32,7 +32,7 @@ from sojourn.plan.ladder import ladder
 from sojourn.plan.notes import notes_on
 from sojourn.plan.records import NOT_CALLED_FOR, Holding, Outcome, Plan, Price, Ranked, Refused
 from sojourn.plan.slo import outcome, standings
-from sojourn.plan.trial import Trial, run_all, with_dropped
+from sojourn.plan.trial import Trial, try_all, with_dropped
 from sojourn.progress import Progress, silent
 from sojourn.records import Layer, words
 from sojourn.sim.scenario import Scenario
@@ -136,7 +136,7 @@ def rank(case: Case, *, progress: Progress | None = None) -> Plan:
 def _baseline(case: Case) -> list[Trial]:
     """Today under each seed."""
     scenarios = [Scenario(case.stream, case.fleet, seed) for seed in case.seeds]
-    return run_all(scenarios, case.config, jobs=case.jobs)
+    return try_all(scenarios, case.config, jobs=case.jobs)
 
 
 def _same(trials: Sequence[Trial]) -> bool:
@@ -203,7 +203,7 @@ def _try_all(
         tell("simulating actions", 0.1 + 0.5 * (done + count) / max(runs, 1))
 
     scenarios = [Scenario(*changed, case.seeds[0]) for _, _, changed in opened]
-    first = run_all(scenarios, case.config, jobs=case.jobs, tell=told)
+    first = try_all(scenarios, case.config, jobs=case.jobs, tell=told)
     done = len(opened)
     screened = [
         [with_dropped(trial, case.stream, changed[0])]
@@ -215,7 +215,7 @@ def _try_all(
         if opened[i][0].always or _promising(baseline[:1], trials, case.config)
     ]
     more = [Scenario(*opened[i][2], seed) for i in keep for seed in case.seeds[1:]]
-    rest = iter(run_all(more, case.config, jobs=case.jobs, tell=told) if more else ())
+    rest = iter(try_all(more, case.config, jobs=case.jobs, tell=told) if more else ())
     for i in keep:
         screened[i] += [
             with_dropped(next(rest), case.stream, opened[i][2][0]) for _ in case.seeds[1:]
@@ -342,7 +342,7 @@ def _bundle(
         if isinstance(changed, Excuse):
             continue
         scenarios = [Scenario(*changed, seed) for seed in case.seeds]
-        runs = run_all(scenarios, case.config, jobs=case.jobs)
+        runs = try_all(scenarios, case.config, jobs=case.jobs)
         after = [with_dropped(trial, case.stream, changed[0]) for trial in runs]
         step = effect(trials, after, case.config)
         if step is not None and step.helps:
@@ -377,7 +377,7 @@ def _full(case: Case, t: _Tried) -> list[Trial]:
     if len(t.trials) == len(case.seeds):
         return t.trials
     rest = [Scenario(*t.changed, seed) for seed in case.seeds[len(t.trials) :]]
-    runs = run_all(rest, case.config, jobs=case.jobs)
+    runs = try_all(rest, case.config, jobs=case.jobs)
     return [*t.trials, *(with_dropped(run, case.stream, t.changed[0]) for run in runs)]
 
 

@@ -34,7 +34,7 @@ def trial_of(run: SimRun, config: Config) -> Trial:
     return Trial(judge(run, config), usage(run.tables, config, fleet), engine_load(run.tables))
 
 
-def run_all(
+def try_all(
     scenarios: Sequence[Scenario],
     config: Config,
     *,

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sojourn.records import ENGINE_HOST_SPANS, Stage
-from sojourn.sim.log import NONE, OK, Rows
+from sojourn.sim.log import NONE, OK, STATUSES, Rows
 from sojourn.sim.lowered import Ints
 from sojourn.sim.record import STATUS_NAMES, Calls, Told, Whole, integers, named, repeated, text
 from sojourn.sim.ticks import seconds_of
@@ -53,35 +53,53 @@ class _Spans:
         self._told = told
         self._parts: list[pa.Table] = []
         self._count = 0
+        self._same: dict[str | pa.DataType, pa.Array] = {}
 
     def add(self, kind: _Kind) -> pa.Array:
         """Add the spans of a kind; gives their identities."""
         count = len(kind.start)
         span_id = text(np.arange(self._count, self._count + count))
         self._count += count
-        no_text = pa.nulls(count, pa.string())
-        stage = kind.stage if kind.stage is not None else no_text
+
+        def column(given: Column | str | None) -> Column:
+            if given is None:
+                return self._repeated(pa.string(), count)
+            return self._repeated(given, count) if isinstance(given, str) else given
+
+        wait = None if kind.wait_s is None else pa.array(kind.wait_s)
         self._parts.append(
             pa.table(
                 {
                     "span_id": span_id,
                     "request_id": kind.request_id,
                     "attempt": integers(kind.attempt),
-                    "call_id": no_text if kind.call_id is None else kind.call_id,
-                    "stage": repeated(stage, count) if isinstance(stage, str) else stage,
-                    "name": repeated(kind.name, count) if isinstance(kind.name, str) else kind.name,
+                    "call_id": column(kind.call_id),
+                    "stage": column(kind.stage),
+                    "name": column(kind.name),
                     "start_s": self._told.times(kind.start),
                     "end_s": self._told.times(kind.end),
-                    "wait_s": pa.nulls(count, pa.float64())
-                    if kind.wait_s is None
-                    else pa.array(kind.wait_s),
-                    "parent": no_text if kind.parent is None else kind.parent,
-                    "status": named(STATUS_NAMES, kind.status),
-                    "provenance": repeated("simulated", count),
+                    "wait_s": self._repeated(pa.float64(), count) if wait is None else wait,
+                    "parent": column(kind.parent),
+                    "status": self._status(kind.status),
+                    "provenance": column("simulated"),
                 }
             )
         )
         return span_id
+
+    def _status(self, codes: Whole) -> Column:
+        first = int(codes[0]) if len(codes) else OK
+        if (codes == first).all():
+            return self._repeated(STATUSES[first].value, len(codes))
+        return named(STATUS_NAMES, codes)
+
+    def _repeated(self, value: str | pa.DataType, count: int) -> pa.Array:
+        """A column of one text, or of nulls of a type; equal ones share their memory."""
+        made = self._same.get(value)
+        if made is None or len(made) < count:
+            made = repeated(value, count) if isinstance(value, str) else pa.nulls(count, value)
+            self._same[value] = made
+        return made.slice(0, count)
 
     def table(self) -> pa.Table:
         """All of them."""
