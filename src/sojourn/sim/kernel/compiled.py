@@ -63,11 +63,18 @@ def _cache_folder() -> Path:
 
 
 CACHE: Final = _cache_folder()
+_INNER: Final = {
+    "error_model": "numpy",
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "no_rewrites": True,
+}
+"""Without what only calls from outside need."""
 
 
 def compiled(function: F) -> F:
-    """Compile when an entrance that calls it is compiled."""
-    made: F = njit(error_model="numpy")(function)
+    """Compile when an entrance that calls it is compiled; it can't be called from Python."""
+    made: F = njit(**_INNER)(function)
     return made
 
 
