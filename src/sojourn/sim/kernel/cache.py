@@ -6,23 +6,23 @@ a list by recency. Without a prefix cache all free blocks are clean and there ar
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
-from sojourn.sim.kernel.arrays import buckets, calls, hashes, nodes, pools, replicas
+from sojourn.sim.kernel.arrays import buckets, calls, hashes, holders, nodes, pools, replicas
 from sojourn.sim.kernel.compiled import Number, World, compiled
 from sojourn.sim.kernel.luck import mixed
 from sojourn.sim.kernel.state import HASH_NODE, NIL, TAIL_NODE
 from sojourn.sim.log import NONE
 
 ENDED, PREEMPTED, ABORTED = range(3)
-_INT32: Final = np.uint64(0x7FFFFFFF)
 
 
 @compiled
 def _bucket(w: World, r: Number, value: Number) -> Number:
-    return r * w.bucket_room + np.int64(mixed(np.uint64(value)) & np.uint64(w.bucket_room - 1))
+    """Eight hashes that first occurred one after the other, as those of a prompt do, are
+    neighbours: one line of memory."""
+    line = np.int64(mixed(np.uint64(value >> 3)) & np.uint64(0x7FFFFFFFFFFFFFF)) << 3
+    return r * w.bucket_room + ((line | (value & 7)) & (w.bucket_room - 1))
 
 
 @compiled
@@ -63,13 +63,16 @@ def _insert(w: World, r: Number, value: Number, blocks: Number) -> None:
     node.hash, node.users, node.blocks, node.owner = value, 1, blocks, HASH_NODE
     node.chain = buckets(w)[place]
     buckets(w)[place] = n
+    if w.with_holders == 1:
+        holders(w)[value] |= np.uint64(1) << np.uint64(r)
 
 
 @compiled
 def _erase(w: World, r: Number, n: Number) -> None:
     """A hash is present no longer."""
     table, heads = nodes(w), buckets(w)
-    place = _bucket(w, r, table[n].hash)
+    value = table[n].hash
+    place = _bucket(w, r, value)
     if heads[place] == n:
         heads[place] = table[n].chain
     else:
@@ -78,6 +81,8 @@ def _erase(w: World, r: Number, n: Number) -> None:
             at = table[at].chain
         table[at].chain = table[n].chain
     _free_node(w, r, n)
+    if w.with_holders == 1:
+        holders(w)[value] &= ~(np.uint64(1) << np.uint64(r))
 
 
 @compiled
@@ -185,6 +190,26 @@ def hit_tokens(w: World, r: Number, c: Number) -> Number:
     ):
         found += 1
     return found * unit_tokens
+
+
+@compiled
+def longest_hits(w: World, c: Number, asked: Number) -> Number:
+    """Of the replicas in the bits of `asked`, those that would give a call most hit tokens now
+    and how many that are: (bits, tokens). They are settled; `with_holders` is 1."""
+    call = calls(w)[c]
+    pool = pools(w)[call.pool]
+    found = np.int64(0)
+    if pool.unit < 0 or call.moved != NONE:
+        return asked, found
+    unit_tokens = pool.unit * pool.block
+    names, table = hashes(w), holders(w)
+    while found < call.hashes and (found + 1) * unit_tokens <= call.prompt - 1:
+        left = asked & table[names[call.first_hash + found]]
+        if left == np.uint64(0):
+            break
+        asked = left
+        found += 1
+    return asked, found * unit_tokens
 
 
 @compiled
