@@ -122,8 +122,14 @@ def test_nothing_is_bundled_where_one_action_holds_the_slo_alone(outside, outsid
 
 
 def test_the_bundle_is_better_than_its_parts_and_ends_where_the_slo_is_held(outside):
+    """With one worker the second rerank is over its capacity at the peak as well."""
+    fleet = outside.fleet
+    ranker = fleet.stations["second rank"].model_copy(update={"servers": 1})
+    fleet = fleet.model_copy(update={"stations": {**fleet.stations, "second rank": ranker}})
+    capacity = outside.capacity.model_copy(update={"fleet": fleet})
     parts = (action("no_blind_retries"), action("more_slots"), action("fewer_attempts"))
-    plan = rank(replace(outside, actions=(*parts, action("no_second_rerank_at_peak"))))
+    actions = (*parts, action("no_second_rerank_at_peak"))
+    plan = rank(replace(outside, capacity=capacity, actions=actions))
     bundle = plan.bundle
     assert bundle is not None
     assert bundle.name == "no_blind_retries+no_second_rerank_at_peak"
