@@ -75,7 +75,7 @@ def test_arrivals_are_sorted_numbers_within_the_longest_run():
     refused(
         scenario([0.0, 1.2e6], programs), "spans 1,200,000 s from first to last.*check the unit"
     )
-    check(scenario([1.7e9, 1.7e9 + 1e6], programs))
+    check(scenario([1.7e9, 1.7e9 + LONGEST_S], programs))
 
 
 def test_block_hashes_hold_no_null():
