@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.sim.making import call, engine, fleet, scenario, step_model, told
+from tests.sim.making import call, engine, fleet, log_of, scenario, step_model, told
 
 from sojourn.capacity.policies import PrefixCache, Router, RouterPolicy
-from sojourn.sim.lowering import lower
 from sojourn.sim.simulate import ENGINES
 
 pytestmark = pytest.mark.parametrize("kind", sorted(ENGINES))
@@ -24,9 +23,7 @@ def cached(*, blocks=100, unit=1, **more):
 
 
 def run(kind, arrivals, calls, model, **retry):
-    return ENGINES[kind](
-        lower(scenario(arrivals, [[c] for c in calls], fleet(model, **retry)))
-    )  # fmt: skip
+    return log_of(scenario(arrivals, [[c] for c in calls], fleet(model, **retry)), kind)
 
 
 def hits(log):
@@ -229,8 +226,8 @@ def test_no_hashes_no_cache(kind):
     bare = engine(step_model(base=1.0), block=4, blocks=25)
     made = scenario(np.arange(30) / 4, [[c] for c in calls], fleet(bare))
     with_cache = bare.model_copy(update={"prefix_cache": PrefixCache(tokens_per_hash=4)})
-    log = ENGINES[kind](lower(made))
-    other = ENGINES[kind](lower(replace(made, fleet=fleet(with_cache))))
+    log = log_of(made, kind)
+    other = log_of(replace(made, fleet=fleet(with_cache)), kind)
     if log.calls["preemptions"].any():  # who is preempted may find its tail again
         assert told(log.calls, "request") == told(other.calls, "request")
     else:

@@ -40,7 +40,7 @@ def test_a_step_costs_what_the_step_model_says(kind):
 def test_long_prompts_are_cut_to_the_budget_and_decodes_go_first(kind):
     """Budget 8: the second prompt (20) gets 7 beside the decode, thrice; the third waits for
     the step in which budget is left over, and shares it."""
-    model = engine(step_model(base=1.0), budget=8)
+    model = engine(step_model(base=1.0), budget=8, seqs=8)
     _, rows = run([0.0, 0.5, 0.6], [call(3, 20), call(20, 2), call(1, 1)], model, kind)
     assert rows[0] == pytest.approx((0.0, 0.0, 1.0, 20.0))
     assert rows[1] == pytest.approx((0.5, 1.0, 4.0, 5.0))  # 7 + 7 + 6
@@ -129,17 +129,17 @@ def test_gauges_once_a_second(kind):
 
 @EACH
 def test_an_aborted_call_leaves_at_the_end_of_the_step(kind):
-    """The deadline at 2.2 falls into the third step; the engine is busy until that ends."""
+    """The deadline at 2.25 falls into the third step; the engine is busy until that ends."""
     step = step_model(base=0.5, per_decode=0.25)
     made = scenario(
-        [0.0, 0.0], [[call(1, 40)], [call(1, 4)]], fleet(engine(step), attempt_timeout_s=2.2)
+        [0.0, 0.0], [[call(1, 40)], [call(1, 4)]], fleet(engine(step), attempt_timeout_s=2.25)
     )
     run = simulate(made, engine=kind)
     calls = {row["request_id"]: row for row in run.tables.calls.to_pylist()}
     assert run.tables.requests.column("status").to_pylist() == ["timeout", "timeout"]
-    # step 1 takes 0.5 (no decodes), then 1.0 each: two tokens by 2.2
+    # step 1 takes 0.5 (no decodes), then 1.0 each: two tokens by 2.25
     assert [calls[name]["output_tokens"] for name in ("r0", "r1")] == [2, 2]
-    assert [calls[name]["end_s"] for name in ("r0", "r1")] == [2.2, 2.2]
+    assert [calls[name]["end_s"] for name in ("r0", "r1")] == [2.25, 2.25]
     busy = sum(run.tables.engine_samples.column("gpu_busy").to_pylist())
     assert busy == pytest.approx(2.5)
 

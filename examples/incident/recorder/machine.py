@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,6 +31,7 @@ class EngineFlags:
     block_size: int = 128
     num_gpu_blocks: int = 384
     prefix_caching: bool = True
+    more: tuple[str, ...] = ()
 
     def arguments(self) -> list[str]:
         """Return them as `vllm serve` arguments."""
@@ -44,6 +45,7 @@ class EngineFlags:
             "--enable-prompt-tokens-details",
             "--enforce-eager",
             "--load-format=dummy",
+            *self.more,
         ]
 
 
@@ -92,8 +94,7 @@ class Machine:
 
     def limit(self, pid: int, core: int, budget: float) -> float:
         """Pin a process to a core and give it a share of it; return the share it really got."""
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            os.sched_setaffinity(int(thread.name), {core})
+        pin(pid, core)
         group = CGROUP / f"sojourn-{os.getpid()}-{core}"
         try:
             group.mkdir()
@@ -124,7 +125,12 @@ class Machine:
 
 
 def start_engine(
-    machine: Machine, index: int, model: Path, otlp: str, flags: EngineFlags
+    machine: Machine,
+    index: int,
+    model: Path,
+    otlp: str,
+    flags: EngineFlags,
+    environment: Mapping[str, str] | None = None,
 ) -> Replica:
     """Start replica `index` on core `index`; it is not up yet (see `settle`)."""
     name, port = f"vllm-{index}", 8_123 + index
@@ -141,6 +147,7 @@ def start_engine(
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
         "OTEL_SERVICE_NAME": "vllm",
         "OTEL_RESOURCE_ATTRIBUTES": f"service.instance.id={name}",
+        **(environment or {}),
     }
     vllm = str(Path(sys.executable).with_name("vllm"))
     command = [vllm, "serve", str(model), "--served-model-name=sojourn-tiny", *flags.arguments()]
@@ -151,11 +158,22 @@ def start_engine(
 
 def settle(machine: Machine, replica: Replica, core: int, budget: float) -> None:
     """Wait for a replica to answer, then give its core process its share of the processor."""
+    find_core(replica)
+    replica.cpu_budget = machine.limit(replica.core_pid, core, budget)
+
+
+def find_core(replica: Replica) -> None:
+    """Wait for a replica to answer and note which process is its engine core."""
     wait_for(f"{replica.url}/health", replica.process, timeout_s=240)
     replica.core_pid = next(
         pid for pid in descendants(replica.process.pid) if _process_name(pid) == CORE_NAME
     )
-    replica.cpu_budget = machine.limit(replica.core_pid, core, budget)
+
+
+def pin(pid: int, core: int) -> None:
+    """Keep all threads of a process on one core."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), {core})
 
 
 def wait_for(url: str, process: subprocess.Popen[bytes], timeout_s: float) -> None:

@@ -106,10 +106,11 @@ def test_an_autoscaler_starts_what_is_wanted_and_drains_the_highest(run):
 
 
 def test_a_draining_replica_is_the_first_to_serve_again(run):
+    """At 200 four calls are on replica 0; at 300 one is on replica 1 again."""
     programs = [[call(4, 60)], [call(4, 60)], *[[call(4, 20)]] * 3]
     pools = [pool(replicas=2, room=3, scaler=scaler(target=2000, cold_start=0))]
     log = run(lowered(programs, [0, 0, 150, 150, 150], pools=pools))
-    assert changes(log)[:3] == [(100, DRAINING, 1), (200, READY, 1), (200, STARTING, 2)]
+    assert changes(log)[:3] == [(100, DRAINING, 1), (200, READY, 1), (300, STARTING, 2)]
 
 
 @pytest.mark.parametrize(("after", "time"), [(0, 100), (150, 300), (200, 300)])
@@ -145,4 +146,5 @@ def test_samples_are_the_gauges_of_that_time(run):
     ) == [
         (15, 15, 2, 0, 3, 0, 0, 12), (30, 30, 2, 0, 5, 12, 2, 12), (45, 45, 1, 0, 2, 12, 6, 12),
         (60, 52, 0, 0, 0, 12, 7, 12), (75, 62, 1, 0, 1, 12, 7, 16),
+        (90, 66, 0, 0, 0, 16, 8, 16),
     ]  # fmt: skip

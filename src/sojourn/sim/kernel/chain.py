@@ -289,7 +289,7 @@ def _may_retry(w: World, attempt: Number, status: Number, how: Number) -> bool:
         return False
     if status == ERROR and w.on_error == 0:
         return False
-    return w.budget_gain < 0 or w.budget >= _WHOLE_RETRY
+    return bool(w.budget_gain < 0 or w.budget >= _WHOLE_RETRY)
 
 
 @compiled

@@ -70,13 +70,13 @@ def shed(w: World, request: Number, attempt: Number) -> bool:
     if w.admission < 0:
         return False
     if w.admission == _THRESHOLD:
-        return _metric(w, w.admission_metric) >= w.admission_high
+        return bool(_metric(w, w.admission_metric) >= w.admission_high)
     if w.admission == _PROBABILISTIC:
         share = (_metric(w, w.admission_metric) - w.admission_low) / (
             w.admission_high - w.admission_low
         )
         luck = draw(w.seed, requests(w)[request].identity, attempt, np.int64(0), SHED)
-        return uniform(luck) < share
+        return bool(uniform(luck) < share)
     return _would_miss(w, request)
 
 
@@ -92,12 +92,12 @@ def _metric(w: World, which: Number) -> Number:
     """Requests in flight, or sequences that wait per active replica."""
     if which == _IN_FLIGHT:
         return np.float64(w.in_flight)
-    waiting, active = np.int64(0), np.int64(0)
+    waiting, active = 0, 0
     for r in range(w.replica_count):
         if replicas(w)[r].state == ACTIVE:
             waiting += replicas(w)[r].waiting
             active += 1
-    return np.float64(waiting) / np.float64(max(active, 1))
+    return waiting / max(active, 1)
 
 
 @compiled
@@ -108,7 +108,7 @@ def _would_miss(w: World, request: Number) -> bool:
         if steps(w)[step].kind != CALL:
             continue
         plan = pools(w)[steps(w)[step].pool]
-        return plan.waiting * plan.gap > w.admission_wait
+        return bool(plan.waiting * plan.gap > w.admission_wait)
     return False
 
 

@@ -27,7 +27,7 @@ from sojourn.sim.kernel.state import (
 from sojourn.sim.kernel.under_way import append, call_member
 from sojourn.sim.kernel.writing import degrade, log_call
 from sojourn.sim.log import CANCELLED, NONE, SHORT_ANSWER
-from sojourn.sim.luck import FRONT
+from sojourn.sim.luck import ACCEPT, FRONT
 
 
 @compiled
@@ -44,10 +44,12 @@ def begin_call(w: World, t: Number, step: Number, place: Number) -> None:
         call.state = CALL_REFUSED
         _push_work(w, c, np.int64(0))
         return
-    prefill_pool = pools(w)[call.pool].prefill_pool
+    plan = pools(w)[call.pool]
+    if plan.drafts > 0:
+        call.luck = _luck(w, c, ACCEPT)
     call.target = call.output
-    if prefill_pool >= 0:
-        call.pool, call.target = prefill_pool, 1
+    if plan.prefill_pool >= 0:
+        call.pool, call.target = plan.prefill_pool, 1
     route(w, np.int64(call.pool), c)
     wait = _front_time(w, c)
     if wait > 0:
@@ -129,7 +131,7 @@ def _too_large(w: World, c: Number) -> bool:
     if plan.prefill_pool < 0:
         return False
     prefill = pools(w)[plan.prefill_pool]
-    return prompt > prefill.blocks * prefill.block
+    return bool(prompt > prefill.blocks * prefill.block)
 
 
 @compiled
@@ -137,6 +139,14 @@ def _push_work(w: World, c: Number, wait: Number) -> None:
     call = calls(w)[c]
     row, attempt, place = np.int64(call.row), np.int64(call.attempt), np.int64(call.place)
     push(w, w.now + wait, key_of(WORK, row, attempt, place), c, np.int64(call.stamp))
+
+
+@compiled
+def _luck(w: World, c: Number, purpose: Number) -> Number:
+    """A draw for the call."""
+    call = calls(w)[c]
+    identity = requests(w)[call.row].identity
+    return draw(w.seed, identity, np.int64(call.attempt), np.int64(call.place), purpose)
 
 
 @compiled
@@ -148,9 +158,7 @@ def _front_time(w: World, c: Number) -> Number:
         return tables(w)[plan.front]
     if plan.fronts == 0:
         return np.int64(0)
-    identity = requests(w)[call.row].identity
-    luck = draw(w.seed, identity, np.int64(call.attempt), np.int64(call.place), FRONT)
-    return tables(w)[plan.front + index(luck, plan.fronts)]
+    return tables(w)[plan.front + index(_luck(w, c, FRONT), plan.fronts)]
 
 
 @compiled

@@ -56,7 +56,7 @@ def _in_turn(w: World, p: Number) -> Number:
 @compiled
 def _least_loaded(w: World, p: Number) -> Number:
     plan = pools(w)[p]
-    best = np.int64(NIL)
+    best = NIL
     for r in range(np.int64(plan.first), np.int64(plan.first) + plan.room):
         one = replicas(w)[r]
         if one.state == ACTIVE and (best < 0 or one.load < replicas(w)[best].load):
@@ -69,12 +69,12 @@ def _by_session(w: World, p: Number, session: Number) -> Number:
     """Active replica number (session mod count of the active ones)."""
     plan = pools(w)[p]
     first, end = np.int64(plan.first), np.int64(plan.first) + plan.room
-    count = np.int64(0)
+    count = 0
     for r in range(first, end):
         if replicas(w)[r].state == ACTIVE:
             count += 1
     left = np.int64(session % np.uint64(count))
-    chosen = first
+    chosen = NIL
     for r in range(first, end):
         if replicas(w)[r].state == ACTIVE:
             chosen = r
@@ -88,7 +88,7 @@ def _by_session(w: World, p: Number, session: Number) -> Number:
 def _prefix_aware(w: World, p: Number, c: Number) -> Number:
     """Most hit tokens, less what the load weighs (thousandths of a token)."""
     plan = pools(w)[p]
-    best, most = np.int64(NIL), np.int64(0)
+    best, most = NIL, 0
     for r in range(np.int64(plan.first), np.int64(plan.first) + plan.room):
         one = replicas(w)[r]
         if one.state != ACTIVE:

@@ -117,7 +117,7 @@ def _over_rate(w: World, station: Number) -> bool:
 @compiled
 def _server_free(w: World, q: Number) -> bool:
     queue = queues(w)[q]
-    return queue.servers < 0 or queue.busy < queue.servers
+    return bool(queue.servers < 0 or queue.busy < queue.servers)
 
 
 @compiled
@@ -125,7 +125,7 @@ def _queue_full(w: World, station: Number) -> bool:
     plan = stations(w)[station]
     if plan.queue_limit < 0 or _server_free(w, np.int64(plan.queue)):
         return False
-    return queues(w)[plan.queue].waiting >= plan.queue_limit
+    return bool(queues(w)[plan.queue].waiting >= plan.queue_limit)
 
 
 @compiled
