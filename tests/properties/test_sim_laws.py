@@ -158,6 +158,15 @@ def test_the_same_seed_gives_the_same_log_and_the_same_bytes(kind, made):
     assert as_bytes(simulate(made, engine=kind)) == as_bytes(simulate(made, engine=kind))
 
 
+@few
+@given(scenarios())
+def test_all_engines_write_the_same_log_and_the_same_bytes(made):
+    runs = [simulate(made, engine=kind) for kind in sorted(ENGINES)]
+    assert all(run.log.same(runs[0].log) for run in runs)
+    told = [as_bytes(run) for run in runs]
+    assert all(found == told[0] for found in told)
+
+
 def as_bytes(run):
     sink = io.BytesIO()
     for name in TABLES:
