@@ -122,7 +122,7 @@ class Call:
             target=1 if moves else self._output,
             at_hand=steps.cached[step],
             at_hand_again=steps.cached[step],
-            hashes=steps.hashes[first:end],
+            hashes=list(steps.hashes[first:end]),
             moves=moves,
         )
         return Sequence(
@@ -150,7 +150,7 @@ class Call:
         world = self._world
         self._route(self._entry)
         self._stop = self._stop_front
-        front = pick(self._entry.plan.front, self._place.luck(world.plan, FRONT))
+        front = pick(list(self._entry.plan.front), self._place.luck(world.plan, FRONT))
         if front:
             world.events.at(self._arrival + front, WORK, self._place.key, self._enter_encoder)
         else:
