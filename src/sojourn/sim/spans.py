@@ -27,7 +27,6 @@ CLIENT_WAIT: Final = "client wait"
 """Name of the gateway span of a request held back at its client."""
 
 
-
 @dataclass(frozen=True, eq=False)
 class _Kind:
     """Spans of one kind, column by column. Times in ticks; `stage` and `name` as columns or one

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from sojourn.sim.kernel.arrays import buckets, calls, hashes, holders, nodes, pools, replicas
+from sojourn.sim.kernel.arrays import (
+    buckets,
+    calls,
+    hash_nodes,
+    hashes,
+    holders,
+    nodes,
+    pools,
+    replicas,
+)
 from sojourn.sim.kernel.compiled import Number, World, compiled
 from sojourn.sim.kernel.luck import mixed
 from sojourn.sim.kernel.state import HASH_NODE, NIL, TAIL_NODE
@@ -36,6 +45,18 @@ def find(w: World, r: Number, value: Number) -> Number:
 
 
 @compiled
+def _node_of(w: World, r: Number, place: Number) -> Number:
+    """The node of a hash that is present, by its place in `hashes`: that which was found for it
+    last, unless another call of the same step has found another since."""
+    n = np.int64(hash_nodes(w)[place])
+    value = hashes(w)[place]
+    node = nodes(w)[n]
+    if node.hash == value and node.owner == HASH_NODE and n // w.node_room == r:
+        return n
+    return find(w, r, value)
+
+
+@compiled
 def _new_node(w: World, r: Number) -> Number:
     replica = replicas(w)[r]
     found = replica.node_free
@@ -55,8 +76,8 @@ def _free_node(w: World, r: Number, n: Number) -> None:
 
 
 @compiled
-def _insert(w: World, r: Number, value: Number, blocks: Number) -> None:
-    """A hash becomes present, used by one."""
+def _insert(w: World, r: Number, value: Number, blocks: Number) -> Number:
+    """A hash becomes present, used by one; its node."""
     n = _new_node(w, r)
     node = nodes(w)[n]
     place = _bucket(w, r, value)
@@ -65,6 +86,7 @@ def _insert(w: World, r: Number, value: Number, blocks: Number) -> None:
     buckets(w)[place] = n
     if w.with_holders == 1:
         holders(w)[value] |= np.uint64(1) << np.uint64(r)
+    return n
 
 
 @compiled
@@ -163,6 +185,7 @@ def look_up(w: World, c: Number) -> Number:
         n = find(w, r, names[call.first_hash + found])
         if n == NIL:
             break
+        hash_nodes(w)[call.first_hash + found] = n
         if table[n].users == 0:
             revived += pool.unit
         found += 1
@@ -219,7 +242,7 @@ def take_hit(w: World, c: Number, found: Number, tail: Number) -> None:
     r = call.replica
     table, names, replica = nodes(w), hashes(w), replicas(w)[r]
     for i in range(found):
-        n = find(w, r, names[call.first_hash + i])
+        n = _node_of(w, r, call.first_hash + i)
         node = table[n]
         if node.users == 0:
             _unkeep(w, r, n)
@@ -247,7 +270,8 @@ def register(w: World, c: Number, tokens: Number) -> None:
         if find(w, call.replica, value) != NIL:
             call.registering = 0
             return
-        _insert(w, call.replica, value, pool.unit)
+        n = _insert(w, call.replica, value, pool.unit)
+        hash_nodes(w)[call.first_hash + call.held] = n
         call.held += 1
 
 
@@ -275,7 +299,7 @@ def give_back(w: World, c: Number, blocks: Number, how: Number) -> None:
             call.tail = n
         _keep(w, r, n)
     for i in range(call.held - 1, -1, -1):
-        n = find(w, r, names[call.first_hash + i])
+        n = _node_of(w, r, call.first_hash + i)
         node = table[n]
         node.users -= 1
         if node.users == 0:

@@ -194,6 +194,7 @@ def _pack_hashes(run: Run, lowered: Lowered) -> None:
     known = pa.array(values, pa.int64()).dictionary_encode()
     numbers = known.indices.to_numpy() if len(known) else np.zeros(1, np.int32)
     run.put("hashes", np.ascontiguousarray(numbers, np.int32))
+    run.put("hash_nodes", np.zeros(len(numbers), np.int32))
     run.world["with_holders"] = asked and lowered.replicas <= _BITS
     count = len(known.dictionary) if run.world[0]["with_holders"] else 0
     run.put("holders", np.zeros(count + 1, np.uint64))

@@ -226,6 +226,7 @@ ARRAYS: Final = {
     "requests": REQUEST,
     "steps": STEP,
     "hashes": np.dtype("i4"),  # block hashes as numbers, in the order in which they first occur
+    "hash_nodes": np.dtype("i4"),  # beside `hashes`: the node last found for it, if it still is it
     "holders": np.dtype("u8"),  # by hash: bit r if replica r has it (see `with_holders`)
     "tables": np.dtype("i8"),
     "factors": np.dtype("f8"),
