@@ -20,7 +20,7 @@ from sojourn.sim.kernel.arrays import (
 )
 from sojourn.sim.kernel.compiled import Number, World, compiled
 from sojourn.sim.kernel.luck import mixed
-from sojourn.sim.kernel.state import HASH_NODE, NIL, TAIL_NODE
+from sojourn.sim.kernel.state import FREE_NODE, HASH_NODE, NIL, TAIL_NODE
 from sojourn.sim.log import NONE
 
 ENDED, PREEMPTED, ABORTED = range(3)
@@ -71,7 +71,7 @@ def _new_node(w: World, r: Number) -> Number:
 @compiled
 def _free_node(w: World, r: Number, n: Number) -> None:
     replica = replicas(w)[r]
-    nodes(w)[n].chain = replica.node_free
+    nodes(w)[n].chain, nodes(w)[n].owner = replica.node_free, FREE_NODE
     replica.node_free = n
 
 
@@ -240,7 +240,7 @@ def take_hit(w: World, c: Number, found: Number, tail: Number) -> None:
     """A call that is admitted takes what `look_up` found; the rest of its tail becomes clean."""
     call = calls(w)[c]
     r = call.replica
-    table, names, replica = nodes(w), hashes(w), replicas(w)[r]
+    table, replica = nodes(w), replicas(w)[r]
     for i in range(found):
         n = _node_of(w, r, call.first_hash + i)
         node = table[n]
@@ -287,7 +287,7 @@ def give_back(w: World, c: Number, blocks: Number, how: Number) -> None:
         return
     if how == ENDED:
         register(w, c, call.computed)
-    table, names = nodes(w), hashes(w)
+    table = nodes(w)
     full = max(call.computed // pool.block, call.held * pool.unit)
     tail = full - call.held * pool.unit
     if tail > 0:

@@ -220,7 +220,8 @@ NODE: Final = np.dtype(
     [("hash", "i8"), ("users", "i4"), ("blocks", "i4"), ("before", "i4"), ("after", "i4"),
      ("owner", "i4"), ("chain", "i4")]
 )  # fmt: skip
-HASH_NODE, TAIL_NODE = -2, -1  # `owner` of a hash, and of a tail that nobody returns to
+FREE_NODE, HASH_NODE, TAIL_NODE = -3, -2, -1
+"""`owner` of a node that is free, of a hash, and of a tail that nobody returns to."""
 
 ARRAYS: Final = {
     "requests": REQUEST,
