@@ -37,6 +37,7 @@ from sojourn.capacity.policies import (
     Rung,
 )
 from sojourn.config import Retry
+from sojourn.progress import silent
 from sojourn.sim.log import CALLS, CANCELLED, NONE, OK
 from sojourn.sim.lowering import lower
 from sojourn.sim.simulate import ENGINES, simulate
@@ -134,7 +135,7 @@ def test_visits_and_calls_lie_within_their_attempt(kind, made):
 @given(scenarios())
 def test_gauges_and_counters_stay_in_their_bounds(kind, made):
     lowered = replace(lower(made), sample_every=OFTEN)
-    samples = ENGINES[kind](lowered).samples
+    samples = ENGINES[kind](lowered, silent).samples
     for number, pool in enumerate(pools_of(lowered)):
         mine = samples[samples["replica"] == number]
         assert (mine["running"] <= pool.seqs).all()
@@ -238,7 +239,7 @@ def test_a_replica_works_exactly_while_it_has_calls(kind, made):
 def test_none_waits_beside_an_empty_replica(kind, made):
     """Unless KV on its way to another replica holds its blocks."""
     lowered = replace(lower(made), sample_every=OFTEN)
-    samples = ENGINES[kind](lowered).samples
+    samples = ENGINES[kind](lowered, silent).samples
     idle = (samples["running"] == 0) & (samples["waiting"] > 0)
     waiting_at = samples[idle]
     sending = {p.prefill_pool for p in lowered.pools}
