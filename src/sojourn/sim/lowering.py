@@ -44,7 +44,7 @@ from sojourn.workload.profile_records import StepKind
 from sojourn.workload.stream import Stream
 
 SAMPLE_S: Final = 1.0
-MOST_SAMPLES: Final = 100_000
+MOST_SAMPLES: Final = 20_000
 
 
 def lower(scenario: Scenario) -> Lowered:
