@@ -7,6 +7,18 @@ from typing import Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from sojourn.capacity.policies import (
+    Admission,
+    Autoscaler,
+    Client,
+    Encoder,
+    Ladder,
+    PrefillPool,
+    PrefixCache,
+    Router,
+    Scheduler,
+    Speculative,
+)
 from sojourn.config import Retry
 from sojourn.interval import Excuse, Interval, Provenance
 from sojourn.records import Bottleneck, Record
@@ -33,7 +45,17 @@ class StepModel(Record):
     slope_s_per_token: tuple[float, ...]
     prefill_s_per_token: float = Field(ge=0)
     prefill_s_per_token_context: float = Field(0.0, ge=0)
+    prefill_tokens: tuple[int, ...] = Field(
+        (),
+        description="With `prefill_base_s`: what the n prompt tokens of a step cost beyond the"
+        " linear terms, given at these n (ascending, the first 0), linear between.",
+    )
+    prefill_base_s: tuple[float, ...] = ()
+    host_s: float = Field(0.0, ge=0, description="Host overhead of a step, beside its tables.")
     front_s: float = Field(0.0, ge=0, description="Host time of a call before it is queued.")
+    front_samples_s: tuple[float, ...] = Field(
+        (), description="Host times of calls, to draw from; empty: every call takes `front_s`."
+    )
     provenance: Provenance
     source: str
     held_out_error: float | None = Field(
@@ -48,7 +70,18 @@ class StepModel(Record):
             raise ValueError("batches, base_s and slope_s_per_token need one length >= 1")
         if list(self.batches) != sorted(set(self.batches)):
             raise ValueError("batches must ascend")
+        if len(self.prefill_tokens) != len(self.prefill_base_s):
+            raise ValueError("prefill_tokens and prefill_base_s need one length")
+        if list(self.prefill_tokens) != sorted(set(self.prefill_tokens)):
+            raise ValueError("prefill_tokens must ascend")
         return self
+
+    def prefill_step_s(self, tokens: int) -> float:
+        """What `tokens` prompt tokens in a step cost, but for the part with their contexts."""
+        linear = self.prefill_s_per_token * tokens
+        if not self.prefill_tokens:
+            return linear
+        return linear + _between(self.prefill_tokens, self.prefill_base_s, tokens)
 
     def decode_step_s(self, batch: int, context_sum: float) -> float:
         """A step with `batch` decodes whose contexts sum to `context_sum` tokens."""
@@ -58,8 +91,9 @@ class StepModel(Record):
         """A mixed step: decodes, and `tokens` prompt tokens; `token_context` is the sum over
         those tokens of the context each attends to."""
         return (
-            self.decode_step_s(batch, context_sum)
-            + self.prefill_s_per_token * tokens
+            self.host_s
+            + self.decode_step_s(batch, context_sum)
+            + self.prefill_step_s(tokens)
             + self.prefill_s_per_token_context * token_context
         )
 
@@ -76,11 +110,7 @@ class StepModel(Record):
         )
 
     def _at(self, values: tuple[float, ...], batch: int) -> float:
-        last = self.batches[-1]
-        if batch <= last or len(values) == 1:
-            return float(np.interp(batch, self.batches, values))
-        rise = (values[-1] - values[-2]) / (last - self.batches[-2])
-        return values[-1] + rise * (batch - last)
+        return _between(self.batches, values, batch)
 
     def scaled(self, factor: float) -> StepModel:
         """Every step `factor` times as long."""
@@ -90,8 +120,18 @@ class StepModel(Record):
                 "slope_s_per_token": tuple(v * factor for v in self.slope_s_per_token),
                 "prefill_s_per_token": self.prefill_s_per_token * factor,
                 "prefill_s_per_token_context": self.prefill_s_per_token_context * factor,
+                "prefill_base_s": tuple(v * factor for v in self.prefill_base_s),
+                "host_s": self.host_s * factor,
             }
         )
+
+
+def _between(places: tuple[int, ...], values: tuple[float, ...], at: int) -> float:
+    """The value at a place: linear between those given, beyond the last by the last slope."""
+    if at <= places[-1] or len(values) == 1:
+        return float(np.interp(at, places, values))
+    rise = (values[-1] - values[-2]) / (places[-1] - places[-2])
+    return values[-1] + rise * (at - places[-1])
 
 
 class Memory(Record):
@@ -112,7 +152,7 @@ class Memory(Record):
 
 
 class EngineModel(Record):
-    """One pool of equal engine replicas behind a round-robin router."""
+    """One pool of equal engine replicas behind a router."""
 
     step: StepModel
     replicas: int = Field(ge=1)
@@ -123,6 +163,16 @@ class EngineModel(Record):
     kv_blocks_provenance: Provenance = Provenance.ASSUMED
     usd_per_replica_hour: float | None = None
     memory: Memory | None = None
+    scheduler: Scheduler = Scheduler()
+    prefix_cache: PrefixCache | None = None
+    speculative: Speculative | None = None
+    router: Router = Router()
+    prefill: PrefillPool | None = None
+    encoder: Encoder | None = None
+    autoscaler: Autoscaler | None = None
+    abort_on_cancel: bool = Field(
+        True, description="Whether a call whose client has gone is aborted in the engine."
+    )
 
 
 class StationModel(Record):
@@ -148,6 +198,9 @@ class StationModel(Record):
     provenance: Provenance = Provenance.MEASURED
     note: str = ""
     pool: str | None = Field(None, description="Worker pool shared with other stations.")
+    queue_limit: int | None = Field(None, ge=0, description="Waiting visits; more are refused.")
+    rate_per_s: float | None = Field(None, gt=0, description="Visits over this rate are refused.")
+    burst: int = Field(1, ge=1, description="Visits at once that the rate limit lets through.")
     drift: tuple[tuple[float, float], ...] = Field(
         (),
         description="(start_s, factor): from then on work takes factor times the samples.",
@@ -155,11 +208,18 @@ class StationModel(Record):
 
 
 class Fleet(Record):
-    """All that serves the workload: what actions change and the simulator runs."""
+    """All that serves the workload: what actions change and the simulator runs.
+
+    A call goes to the pool of `pools` that its step names, else to `engine`.
+    """
 
     engine: EngineModel
     stations: dict[str, StationModel] = Field(default_factory=dict)
     retry: Retry = Field(default_factory=Retry)
+    pools: dict[str, EngineModel] = Field(default_factory=dict)
+    client: Client = Client()
+    admission: Admission | None = None
+    ladder: Ladder | None = None
 
 
 class Resource(Record):
