@@ -3,11 +3,9 @@
 import pytest
 from tests.sim.making import call, columns, engine, fleet, scenario, step_model
 
-from sojourn.sim.events import SAMPLE, EventLoop
-from sojourn.sim.replica import Replica, Sequence, StepTable
-from sojourn.sim.simulate import simulate
+from sojourn.sim.simulate import ENGINES, simulate
 
-BOTH = pytest.mark.parametrize("kind", ["reference", "stepwise"])
+EACH = pytest.mark.parametrize("kind", sorted(ENGINES))
 MARKS = ("request_id", "arrival_s", "scheduled_s", "first_token_s", "end_s")
 
 
@@ -17,7 +15,7 @@ def run(arrivals, calls, model, kind):
     return tables, [row[1:] for row in rows]
 
 
-@BOTH
+@EACH
 def test_one_call_is_a_prompt_step_and_a_step_per_further_token(kind):
     """Step 1: 0.1 + 100 x 0.001 + attended 100 x 101/2 x 1e-5. Then contexts 101, 102, 103."""
     model = engine(step_model(base=0.1, token=1e-3, context=1e-5, slope=1e-4, front=0.5))
@@ -27,7 +25,7 @@ def test_one_call_is_a_prompt_step_and_a_step_per_further_token(kind):
     assert rows[0] == pytest.approx((2.0, 2.5, first, last))
 
 
-@BOTH
+@EACH
 def test_a_step_costs_what_the_step_model_says(kind):
     """Decodes and a chunk share a step: the duration is `StepModel.step_s` of that mix."""
     step = step_model(base=0.05, per_decode=0.01, slope=1e-4, token=1e-3, context=1e-6)
@@ -38,7 +36,7 @@ def test_a_step_costs_what_the_step_model_says(kind):
     assert rows[1] == pytest.approx((0.01, first, joined, joined))
 
 
-@BOTH
+@EACH
 def test_long_prompts_are_cut_to_the_budget_and_decodes_go_first(kind):
     """Budget 8: the second prompt (20) gets 7 beside the decode, thrice; the third waits for
     the step in which budget is left over, and shares it."""
@@ -49,14 +47,14 @@ def test_long_prompts_are_cut_to_the_budget_and_decodes_go_first(kind):
     assert rows[2] == pytest.approx((0.6, 3.0, 4.0, 4.0))
 
 
-@BOTH
+@EACH
 def test_slots_are_taken_in_order_of_arrival(kind):
     model = engine(step_model(base=1.0), seqs=2)
     _, rows = run([0.0] * 4, [call(1, 2), call(1, 5), call(1, 1), call(1, 1)], model, kind)
     assert [row[1] for row in rows] == pytest.approx([0.0, 0.0, 2.0, 3.0])
 
 
-@BOTH
+@EACH
 def test_cached_tokens_need_no_compute_but_hold_blocks(kind):
     step = step_model(base=0.0, token=0.01)
     whole = engine(step, block=10, blocks=12)
@@ -69,14 +67,14 @@ def test_cached_tokens_need_no_compute_but_hold_blocks(kind):
     assert sample["prefix_query_tokens_total"] == 130
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("cached", [50, 51, 10_000])
 def test_a_prompt_cached_whole_still_computes_a_token(kind, cached):
     _, rows = run([0.0], [call(50, 1, cached=cached)], engine(step_model(base=0, token=1)), kind)
     assert rows[0] == pytest.approx((0.0, 0.0, 1.0, 1.0))
 
 
-@BOTH
+@EACH
 def test_without_a_block_the_youngest_is_preempted_and_computed_anew(kind):
     """Blocks of 4, seven in all. Two prompts of 8 hold two each, and a third from the step that
     computes token 9. In step 6 (token 13) the older takes the last free block and the younger
@@ -91,7 +89,7 @@ def test_without_a_block_the_youngest_is_preempted_and_computed_anew(kind):
     assert tables.engine_samples.column("preemptions_total").to_pylist()[-1] == 1
 
 
-@BOTH
+@EACH
 def test_the_head_of_the_queue_is_not_overtaken(kind):
     """The second needs more blocks than are free, so the third waits too, though it would fit."""
     model = engine(step_model(base=1.0), block=4, blocks=8)
@@ -100,7 +98,7 @@ def test_the_head_of_the_queue_is_not_overtaken(kind):
     assert [row[1] for row in rows] == pytest.approx([0.0, 4.0, 4.0])
 
 
-@BOTH
+@EACH
 def test_a_call_that_no_replica_can_hold_is_refused_and_counted(kind):
     model = engine(step_model(base=1.0), block=4, blocks=8)
     made = scenario(
@@ -114,7 +112,7 @@ def test_a_call_that_no_replica_can_hold_is_refused_and_counted(kind):
     assert [(issue.action, issue.count) for issue in run.tables.quality.issues] == [("noted", 1)]
 
 
-@BOTH
+@EACH
 def test_gauges_once_a_second(kind):
     """A call of 10 tokens of prompt and 40 of output, steps of 0.1 s, blocks of 10."""
     model = engine(step_model(base=0.1), block=10, blocks=20)
@@ -129,7 +127,7 @@ def test_gauges_once_a_second(kind):
     assert [row["prompt_tokens_total"] for row in rows] == [20] * 5
 
 
-@BOTH
+@EACH
 def test_an_aborted_call_leaves_at_the_end_of_the_step(kind):
     """The deadline at 2.2 falls into the third step; the engine is busy until that ends."""
     step = step_model(base=0.5, per_decode=0.25)
@@ -146,52 +144,17 @@ def test_an_aborted_call_leaves_at_the_end_of_the_step(kind):
     assert busy == pytest.approx(2.5)
 
 
-@BOTH
+@EACH
 def test_a_call_without_output_ends_with_its_prompt(kind):
     tables, rows = run([0.0], [call(10, 0)], engine(step_model(base=1.0)), kind)
     assert rows[0] == (0.0, 0.0, None, 1.0)
     assert tables.calls.column("output_tokens").to_pylist() == [0]
 
 
-@BOTH
+@EACH
 def test_the_preempted_comes_before_those_who_wait(kind):
     """As above, with a third call in the queue that would fit in the blocks set free."""
     model = engine(step_model(base=1.0), block=4, blocks=7, seqs=2)
     _, rows = run([0.0, 0.0, 0.5], [call(8, 10), call(8, 10), call(2, 1)], model, kind)
     assert [row[3] for row in rows] == pytest.approx([10.0, 15.0, 11.0])
     assert rows[2][1] == pytest.approx(10.0)
-
-
-@BOTH
-def test_a_sequence_may_be_aborted_by_the_end_of_another(kind):
-    """Its caller is told at the end of a step; the other leaves before the next begins."""
-    loop = EventLoop()
-    model = engine(step_model(base=1.0), block=4, blocks=50)
-    table = StepTable(model.step)
-    replica = Replica(loop, model, table, index=0, leap=kind == "reference")
-    long = Sequence(8, 0, 100, lambda: pytest.fail("it was aborted"))
-    replica.submit(long)
-    replica.submit(Sequence(8, 0, 3, lambda: replica.abort(long)))
-    loop.run()
-    assert loop.now == 3.0
-    assert replica.free == 50
-    assert not replica.running
-
-
-def test_events_do_not_grow_with_the_output(monkeypatch):
-    """Leaping: a hundred times the tokens cost no event more."""
-    asked = []
-    ask = EventLoop.at
-
-    def counted(loop, time_s, priority, action):
-        asked.append(priority < SAMPLE)
-        return ask(loop, time_s, priority, action)
-
-    monkeypatch.setattr(EventLoop, "at", counted)
-
-    def events(output):
-        asked.clear()
-        simulate(scenario([i * 1000.0 for i in range(20)], [[call(10, output)]] * 20))
-        return sum(asked)
-
-    assert events(10_000) == events(100) <= 5 * 20

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from sojourn.attribution.records import ALL
 from sojourn.config import Config
@@ -22,7 +23,7 @@ from sojourn.plan.estimates import (
 from sojourn.plan.records import Outcome
 from sojourn.plan.slo import Judged, summarise
 from sojourn.plan.trial import Trial
-from sojourn.trace.arrays import Floats
+from sojourn.trace.arrays import Floats, rows_of
 from sojourn.units import format_seconds, format_share
 
 TAIL: Final = 0.99
@@ -122,14 +123,9 @@ def _more_errors(old: Outcome, new: Outcome) -> tuple[str, ...]:
 Pair = tuple[Judged, Judged, npt.NDArray[np.int64]]
 
 
-def _order(
-    wanted: npt.NDArray[np.object_], found: npt.NDArray[np.object_]
-) -> npt.NDArray[np.int64]:
+def _order(wanted: pa.Array, found: pa.Array) -> npt.NDArray[np.int64]:
     """Rows of `found` in the order of `wanted`: both hold the same requests."""
-    if len(wanted) == len(found) and (wanted == found).all():
-        return np.arange(len(wanted))
-    row = {name: i for i, name in enumerate(found.tolist())}
-    return np.array([row[name] for name in wanted.tolist()], dtype=np.int64)
+    return np.arange(len(wanted)) if wanted.equals(found) else rows_of(wanted, found)
 
 
 def _difference(old: float | None, new: float | None) -> float | None:

@@ -25,7 +25,7 @@ from sojourn.plan.records import Holding
 from sojourn.plan.slo import Judged, Standing, judge, standings
 from sojourn.plan.utilisation import utilisations
 from sojourn.progress import Progress, silent
-from sojourn.sim.scenario import Scenario
+from sojourn.sim.scenario import Scenario, SimRun
 from sojourn.sim.simulate import simulate
 from sojourn.workload.scaling import scale
 from sojourn.workload.stream import Stream
@@ -55,7 +55,6 @@ class _Search:
     config: Config
     progress: Progress
     judged: dict[tuple[float, int], Judged] = field(default_factory=dict)
-    used: dict[tuple[float, int], dict[str, float]] = field(default_factory=dict)
 
     def at(self, factor: float, seed: int) -> Judged:
         """The run at a load under a seed, judged."""
@@ -63,11 +62,16 @@ class _Search:
         if key not in self.judged:
             part = min(0.99, len(self.judged) / EXPECTED_RUNS)
             self.progress(f"simulating {factor:.2f} times the load", part)
-            scaled = scale(self.stream, factor, seed=seed)
-            run = simulate(Scenario(scaled, self.fleet, seed))
-            self.judged[key] = judge(run.tables, self.config)
-            self.used[key] = utilisations(run.tables, self.fleet, self.config)
+            self.judged[key] = judge(self._run(factor, seed), self.config)
         return self.judged[key]
+
+    def used(self, factor: float, seed: int) -> dict[str, float]:
+        """Share of each resource used at a load; the run is made again (it is the same), since
+        this is asked of one load only and needs the spans of that."""
+        return utilisations(self._run(factor, seed).tables, self.fleet, self.config)
+
+    def _run(self, factor: float, seed: int) -> SimRun:
+        return simulate(Scenario(scale(self.stream, factor, seed=seed), self.fleet, seed))
 
     def standings(self, factor: float, seed: int) -> dict[str, Standing]:
         """How each bucket stands at a load under a seed."""
@@ -90,7 +94,7 @@ class _Search:
         stay = float(np.nanmean(today.e2e_s)) if not np.isnan(today.e2e_s).all() else gap
         stretch = max(1.0, APART * stay / gap) if gap > 0 else 1.0
         run = simulate(_stretched(self.stream, self.fleet, stretch, seed))
-        return standings(judge(run.tables, self.config), self.config)
+        return standings(judge(run, self.config), self.config)
 
     def bracket(self, start: float, seed: int, *, up: float, down: float) -> tuple[float, float]:
         """A load held and a higher one broken, adjacent steps from `start`. At the ends of the
@@ -232,7 +236,7 @@ def _found(search: _Search, brackets: list[tuple[float, float]], seed: int) -> H
         confidence=search.config.analysis.confidence,
     )
     low, high = brackets[0]
-    used = search.used[high, seed]
+    used = search.used(high, seed)
     binds = max(used, key=lambda name: used[name])
     return Holding(
         load_factor=interval,

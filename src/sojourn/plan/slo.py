@@ -26,17 +26,18 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sojourn.attribution.records import ALL
 from sojourn.capacity.records import Fleet
 from sojourn.config import Config, Slo
 from sojourn.interval import Interval
 from sojourn.plan.estimates import quantile_interval, share_interval
+from sojourn.plan.measured import CANCELLED, FAILURES, OK, SHED, Measured, measured
 from sojourn.plan.records import Outcome
 from sojourn.plan.usage import Usage, usage
-from sojourn.records import FAILED, words
-from sojourn.trace.arrays import Bools, Floats, floats, rows_of, texts
+from sojourn.records import words
+from sojourn.sim.scenario import SimRun
+from sojourn.trace.arrays import Bools, Floats
 from sojourn.trace.tables import Tables
 from sojourn.units import S_PER_HOUR
 
@@ -44,7 +45,6 @@ PERCENTILES: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 UNKNOWN_SHARE: Final = 0.05
 """Unmeasured requests that may be left out of a bucket's attainment: with more, those that could
 be judged (failures always can) would stand for the rest."""
-NO_BUCKET: Final = "unassigned"
 TARGET_IN_WORDS: Final = {
     "ttft_s": "have their first token",
     "tpot_s": "have each further token",
@@ -60,7 +60,7 @@ class Judged:
     `misses[target]` says who missed it; `good` is 1.0, 0.0, or NaN where not judged.
     """
 
-    request_id: npt.NDArray[np.object_]
+    request_id: pa.Array
     bucket: npt.NDArray[np.object_]
     arrival_s: Floats
     e2e_s: Floats
@@ -149,121 +149,64 @@ class Standing:
         )
 
 
-@dataclass(frozen=True)
-class _Finals:
-    """Of the last call of each request: times, tokens, and its attempt (NaN without a call)."""
-
-    first_token_s: Floats
-    end_s: Floats
-    output_tokens: Floats
-    input_tokens: Floats
-    attempt: Floats
-
-
-def _final_calls(requests: pa.Table, calls: pa.Table) -> _Finals:
-    n = requests.num_rows
-    empty = np.full(n, np.nan)
-    if not calls.num_rows or not n:
-        return _Finals(empty, empty, empty, empty, empty)
-    owner = rows_of(calls["request_id"], requests["request_id"])
-    attempt = np.nan_to_num(floats(calls["attempt"]))
-    arrival = floats(calls["arrival_s"])
-    turn = np.nan_to_num(floats(calls["turn"]), nan=0.0)
-    order = np.lexsort((arrival, turn, attempt, owner))
-    owner = owner[order]
-    last = np.flatnonzero(np.append(owner[1:] != owner[:-1], True))
-    last = last[owner[last] >= 0]
-    rows, at = order[last], owner[last]
-
-    def spread(values: Floats) -> Floats:
-        out = empty.copy()
-        out[at] = values[rows]
-        return out
-
-    return _Finals(
-        first_token_s=spread(floats(calls["first_token_s"])),
-        end_s=spread(floats(calls["end_s"])),
-        output_tokens=spread(floats(calls["output_tokens"])),
-        input_tokens=spread(floats(calls["input_tokens"])),
-        attempt=spread(attempt),
-    )
-
-
-def judge(tables: Tables, config: Config) -> Judged:
+def judge(run: Tables | SimRun, config: Config) -> Judged:
     """Every request measured and held against the SLO of its bucket."""
-    arrival = floats(tables.requests["arrival_s"])
-    requests = tables.requests.take(pa.array(np.argsort(arrival, kind="stable")))
-    arrival, end = floats(requests["arrival_s"]), floats(requests["end_s"])
-    status = texts(requests["status"], "")
-    status[(status == "") & ~np.isnan(end)] = "ok"
-    failed = np.isin(status, FAILED)
-    ok = status == "ok"
-    finals = _final_calls(requests, tables.calls)
-    attempts = floats(requests["attempts"])
-    attempts = np.where(np.isnan(attempts), np.nan_to_num(finals.attempt) + 1, attempts)
-
-    e2e = np.where(status == "shed", np.nan, end - arrival)
-    ttft = finals.first_token_s - arrival
-    without_call = ok & ~(finals.attempt >= attempts - 1)
-    if tables.calls.num_rows:
+    seen = measured(run)
+    ok = seen.status == OK
+    written = seen.output_tokens
+    e2e = np.where(seen.status == SHED, np.nan, seen.end_s - seen.arrival_s)
+    ttft = seen.first_token_s - seen.arrival_s
+    without_call = ok & ~(seen.call_attempt >= seen.attempts - 1)
+    if seen.calls:
         ttft = np.where(without_call, e2e, ttft)
-    written = finals.output_tokens
     with np.errstate(invalid="ignore", divide="ignore"):
-        tpot = (finals.end_s - finals.first_token_s) / (written - 1)
+        tpot = (seen.call_end_s - seen.first_token_s) / (written - 1)
     tpot = np.where((written < 2) | without_call, 0.0, tpot)
-    degraded = pc.fill_null(pc.list_value_length(requests.column("degraded")), 0)
-    success = pc.fill_null(requests.column("success"), True)
-    measured = {"ttft_s": ttft, "tpot_s": tpot, "e2e_s": e2e}
-    bucket = texts(requests["bucket"], NO_BUCKET)
-    verdicts = _against_slo(bucket, status, measured, finals.input_tokens, config)
+    failed = np.isin(seen.status, FAILURES)
+    verdicts = _against_slo(seen, failed, {"ttft_s": ttft, "tpot_s": tpot, "e2e_s": e2e}, config)
     return Judged(
-        request_id=texts(requests["request_id"], ""),
-        bucket=bucket,
-        arrival_s=arrival,
+        request_id=seen.request_id,
+        bucket=seen.bucket,
+        arrival_s=seen.arrival_s,
         e2e_s=e2e,
         ttft_s=ttft,
         tpot_s=np.where(written < 2, np.nan, tpot),
         failed=failed,
-        succeeded=ok & np.asarray(success.to_numpy(), dtype=bool),
-        degraded=np.asarray(degraded.to_numpy() > 0, dtype=bool),
-        attempts=attempts,
+        succeeded=ok & seen.success,
+        degraded=seen.degraded,
+        attempts=seen.attempts,
         **verdicts,
     )
 
 
 def _against_slo(
-    bucket: npt.NDArray[np.object_],
-    status: npt.NDArray[np.object_],
-    measured: dict[str, Floats],
-    input_tokens: Floats,
-    config: Config,
+    seen: Measured, failed: Bools, durations: dict[str, Floats], config: Config
 ) -> dict[str, Any]:
     """`good`, `misses` and `notes` of `Judged`."""
-    n = len(bucket)
-    failed = np.isin(status, FAILED)
+    n = len(seen.bucket)
+    ok, cancelled = seen.status == OK, seen.status == CANCELLED
     misses = {target: np.zeros(n, dtype=bool) for target in TARGETS}
     good = np.full(n, np.nan)
     notes: list[str] = []
-    for name in sorted(set(bucket.tolist())):
+    for name in sorted(set(seen.bucket.tolist())):
         slo = config.slo_of(name)
         if slo is None:
             notes.append(f"{name}: no SLO is set, so there is no attainment")
             continue
-        mine = bucket == name
-        limits = _limits(slo, input_tokens)
-        over = {t: mine & (measured[t] > limit) for t, limit in limits.items()}
-        unknown = mine & (status == "ok") & _any_nan([measured[t] for t in limits], n)
-        cancelled = mine & (status == "cancelled")
+        mine = seen.bucket == name
+        limits = _limits(slo, seen.input_tokens)
+        over = {t: mine & (durations[t] > limit) for t, limit in limits.items()}
+        unknown = mine & ok & _any_nan([durations[t] for t in limits], n)
         misses["errors"] |= mine & failed
         missed = mine & failed
         for target, beyond in over.items():
-            late = beyond & ((status == "ok") | (cancelled & (target != "tpot_s")))
+            late = beyond & (ok | (cancelled & (target != "tpot_s")))
             misses[target] |= late
             missed |= late
-        judged = mine & ((status == "ok") | failed | (cancelled & missed)) & ~(unknown & ~missed)
+        judged = mine & (ok | failed | (cancelled & missed)) & ~(unknown & ~missed)
         share = unknown.sum() / max(1, mine.sum())
         if share > UNKNOWN_SHARE:
-            absent = [t for t in limits if np.isnan(measured[t][mine & (status == "ok")]).any()]
+            absent = [t for t in limits if np.isnan(durations[t][mine & ok]).any()]
             notes.append(
                 f"{name}: {', '.join(absent)} not measured on {share:.0%} of its requests, so"
                 " there is no attainment"

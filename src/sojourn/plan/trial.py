@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
+import pyarrow as pa
 
-from sojourn.capacity.records import Fleet
 from sojourn.config import Config
 from sojourn.plan.action import EngineLoad, engine_load, integers
 from sojourn.plan.slo import Judged, judge
 from sojourn.plan.usage import Usage, usage
+from sojourn.sim import replicate
 from sojourn.sim.scenario import Scenario, SimRun
-from sojourn.sim.simulate import simulate
-from sojourn.trace.arrays import texts
+from sojourn.trace.arrays import rows_of
 from sojourn.workload.stream import Stream
 
 
@@ -28,16 +28,10 @@ class Trial:
     load: EngineLoad
 
 
-def trial_of(run: SimRun, config: Config, fleet: Fleet) -> Trial:
+def trial_of(run: SimRun, config: Config) -> Trial:
     """A finished run, judged."""
-    return Trial(
-        judge(run.tables, config), usage(run.tables, config, fleet), engine_load(run.tables)
-    )
-
-
-def run(scenario: Scenario, config: Config) -> Trial:
-    """Simulate and judge."""
-    return trial_of(simulate(scenario), config, scenario.fleet)
+    fleet = run.scenario.fleet
+    return Trial(judge(run, config), usage(run.tables, config, fleet), engine_load(run.tables))
 
 
 def run_all(
@@ -47,34 +41,25 @@ def run_all(
     jobs: int = 1,
     tell: Callable[[int], None] | None = None,
 ) -> list[Trial]:
-    """Simulate each, in order; `tell` is called with the number done."""
-    found: list[Trial] = []
-    if jobs == 1 or len(scenarios) == 1:
-        results = (run(scenario, config) for scenario in scenarios)
-    else:
-        from joblib import Parallel, delayed  # noqa: PLC0415  only where runs go side by side
-
-        results = Parallel(n_jobs=jobs, return_as="generator")(
-            delayed(run)(scenario, config) for scenario in scenarios
-        )
-    for trial in results:
-        found.append(trial)
-        if tell is not None:
-            tell(len(found))
-    return found
+    """Simulate and judge each, in order; `tell` is called with the number done."""
+    return replicate.run_each(
+        scenarios,
+        partial(trial_of, config=config),
+        n_jobs=jobs,
+        progress=None if tell is None else lambda done, _: tell(done),
+    )
 
 
 def with_dropped(trial: Trial, before: Stream, after: Stream) -> Trial:
     """Requests that lost steps to an action count as degraded."""
     if before.steps is after.steps or before.steps.num_rows == after.steps.num_rows:
         return trial
-    ids_before, ids_after = (
-        texts(before.requests["request_id"]),
-        texts(after.requests["request_id"]),
-    )
-    had = Counter(ids_before[integers(before, "request")].tolist())
-    has = Counter(ids_after[integers(after, "request")].tolist())
-    lost = [name for name, count in had.items() if has[name] < count]
+    ids = before.requests.column("request_id")
+    had = np.bincount(integers(before, "request"), minlength=len(ids))
+    counts = np.bincount(integers(after, "request"), minlength=after.requests.num_rows)
+    place = rows_of(ids, after.requests.column("request_id"))
+    has = np.where(place >= 0, np.append(counts, 0)[place], 0)
+    lost = ids.filter(pa.array(has < had)).combine_chunks()
     judged = trial.judged
-    hit = np.isin(judged.request_id.astype(str), np.array(lost, dtype=str))
+    hit = rows_of(judged.request_id, lost) >= 0
     return replace(trial, judged=replace(judged, degraded=judged.degraded | hit))

@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Final
+from importlib import import_module
+from typing import Final, cast
 
 from sojourn.errors import UsageError
-from sojourn.sim.reference import reference, stepwise
+from sojourn.sim.checks import check
+from sojourn.sim.legend import Legend
+from sojourn.sim.lowering import lower
 from sojourn.sim.scenario import Engine, Scenario, SimRun
 
-ENGINES: Final[dict[str, Engine]] = {"reference": reference, "stepwise": stepwise}
+ENGINES: Final = {
+    "reference": "sojourn.sim.reference.run",
+    "kernel": "sojourn.sim.kernel.run",
+}
+"""Module of each engine, which is the function of that name in it; loaded when it is used."""
+DEFAULT: Final = "reference"
 
 
-def simulate(scenario: Scenario, *, engine: str = "reference") -> SimRun:
+def engine_of(name: str) -> Engine:
+    """An engine by name.
+
+    Raises:
+        UsageError: no such engine.
+    """
+    if name not in ENGINES:
+        raise UsageError(f"no engine {name!r}; there are {', '.join(sorted(ENGINES))}")
+    return cast(Engine, getattr(import_module(ENGINES[name]), name))
+
+
+def simulate(scenario: Scenario, *, engine: str = DEFAULT) -> SimRun:
     """Run a scenario to the end of every request.
 
     Raises:
-        UsageError: no such engine, or a stream that no engine can run.
+        UsageError: no such engine, or a scenario that no engine can run.
     """
-    found = ENGINES.get(engine)
-    if found is None:
-        raise UsageError(f"no engine {engine!r}; there are {', '.join(sorted(ENGINES))}")
-    return found(scenario)
+    run = engine_of(engine)
+    check(scenario)
+    lowered = lower(scenario)
+    return SimRun(scenario, run(lowered), Legend.of(lowered), engine)

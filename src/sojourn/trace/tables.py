@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 from pydantic import Field
@@ -13,6 +13,9 @@ from pydantic import Field
 from sojourn.errors import InputError
 from sojourn.records import Record
 from sojourn.trace.schema import TABLES, arrow_schema
+
+_MAKERS: Final = "_makers"
+"""Where tables that are not made yet keep what makes them."""
 
 
 class Clock(Record):
@@ -157,6 +160,32 @@ class Tables:
             quality=quality or Quality(),
             meta=meta or {},
         )
+
+    @classmethod
+    def lazily(
+        cls,
+        makers: Mapping[str, Callable[[], pa.Table]],
+        *,
+        clock: Clock | None = None,
+        quality: Quality | None = None,
+        meta: Mapping[str, str] | None = None,
+    ) -> Self:
+        """As `of`, but each table is made when it is first asked for."""
+        made = cls(clock=clock or Clock(), quality=quality or Quality(), meta=meta or {})
+        for name in makers:
+            del made.__dict__[name]
+        made.__dict__[_MAKERS] = dict(makers)
+        return made
+
+    if not TYPE_CHECKING:  # (else the checker would take any name for an attribute)
+
+        def __getattr__(self, name: str) -> pa.Table:
+            """A table that is not made yet."""
+            maker = self.__dict__.get(_MAKERS, {}).get(name)
+            if maker is None:
+                raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+            self.__dict__[name] = data = conform(name, maker())
+            return data
 
     def table(self, name: str) -> pa.Table:
         """One table by name.

@@ -37,13 +37,22 @@ STREAM_STEPS: Final = pa.schema(
         ("image_tokens", pa.int64()),
     ]
 )
+STREAM_IDENTITIES: Final = pa.schema(
+    [
+        ("block_hashes", pa.list_(pa.int64())),  # one per full block of the call's tokens
+        ("image_id", pa.int64()),  # equal: the same image; 0: never seen again
+    ]
+)
+"""Columns that steps may have beside: what caches know calls by."""
 
 
 @dataclass(frozen=True)
 class Stream:
     """Requests sorted by arrival, and their steps sorted by (request, group).
 
-    `steps.request` is the row number in `requests`. Every request has at least one step.
+    `steps.request` is the row number in `requests`. Every request has at least one step. Steps
+    may carry the columns of `STREAM_IDENTITIES`. A block's hash tells the block and all before
+    it; hashes beyond the prompt are those of what the call will write.
     """
 
     requests: pa.Table
@@ -52,8 +61,14 @@ class Stream:
     def __post_init__(self) -> None:
         if not self.requests.schema.equals(STREAM_REQUESTS):
             raise TypeError(f"stream requests need the schema {STREAM_REQUESTS}")
-        if not self.steps.schema.equals(STREAM_STEPS):
+        known = self.steps.schema.names[: len(STREAM_STEPS)]
+        if not self.steps.select(known).schema.equals(STREAM_STEPS):
             raise TypeError(f"stream steps need the schema {STREAM_STEPS}")
+        for column in self.steps.schema.names[len(STREAM_STEPS) :]:
+            if column not in STREAM_IDENTITIES.names:
+                raise TypeError(f"stream steps have no column {column!r}")
+            if self.steps.schema.field(column) != STREAM_IDENTITIES.field(column):
+                raise TypeError(f"stream steps need {STREAM_IDENTITIES.field(column)}")
 
     @property
     def duration_s(self) -> float:

@@ -1,0 +1,274 @@
+"""What a scenario must satisfy before an engine runs it; whatever breaks it is said with its place.
+
+A call that names a pool which the fleet lacks is allowed: it goes to `engine`. A call that no
+replica can hold is refused when it comes; a pool that could hold none of its calls is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sojourn.capacity.records import EngineModel, Fleet
+from sojourn.errors import UsageError
+from sojourn.sim.scenario import Scenario
+from sojourn.sim.ticks import LONGEST_S
+from sojourn.trace.arrays import Bools, Floats, Ints
+from sojourn.workload.profile_records import StepKind
+from sojourn.workload.stream import Stream
+
+KINDS: Final = tuple(kind.value for kind in StepKind)
+MOST_TOKENS: Final = 2**31 - 1
+"""Token counts of a log are 32-bit numbers."""
+ENGINE: Final = "default"
+"""Name of the pool that is the fleet's `engine`."""
+_COUNTS: Final = ("input_tokens", "cached_tokens", "output_tokens", "image_tokens")
+_DAYS: Final = f"{LONGEST_S:,.0f} s ({LONGEST_S / 86400:.0f} days)"
+
+
+def check(scenario: Scenario) -> None:
+    """What every engine may rely on.
+
+    Raises:
+        UsageError: says which step, request, pool or station breaks what, and what was expected.
+    """
+    _check_arrivals(scenario.stream)
+    _check_steps(scenario.stream)
+    _check_fleet(scenario.fleet)
+    _check_ladder(scenario)
+    _check_room(scenario)
+
+
+def _check_arrivals(stream: Stream) -> None:
+    arrivals = np.asarray(_column(stream.requests, "arrival_s", np.nan), dtype=np.float64)
+    if not arrivals.size:
+        return
+    if not np.isfinite(arrivals).all():
+        raise UsageError(f"stream request {_first(~np.isfinite(arrivals))}: arrival_s is no number")
+    early = np.diff(arrivals) < 0
+    if early.any():
+        raise UsageError(
+            f"stream request {_first(early) + 1} arrives before the one above it;"
+            " sort requests by arrival_s"
+        )
+    span = float(arrivals[-1] - arrivals[0])
+    if span > LONGEST_S:
+        raise UsageError(
+            f"the stream spans {span:,.0f} s from first to last arrival; a run takes at most"
+            f" {_DAYS}: simulate a part of it, or check the unit of arrival_s"
+        )
+
+
+def _check_steps(stream: Stream) -> None:
+    owner = _column(stream.steps, "request", -1)
+    group = _column(stream.steps, "group", -1)
+    same = np.diff(owner) == 0
+    if (np.diff(owner) < 0).any() or (same & (np.diff(group) < 0)).any():
+        raise UsageError("stream steps must be sorted by (request, group)")
+    count = stream.requests.num_rows
+    missing = np.bincount(owner[owner >= 0], minlength=count) == 0
+    if missing.any() or (owner < 0).any() or (owner >= count).any():
+        raise UsageError(
+            "stream steps do not fit the requests: every request needs a step, and every step"
+            " the row of its request"
+        )
+    kinds = pc.is_in(stream.steps.column("kind"), value_set=pa.array(KINDS))
+    _refuse(~kinds.to_numpy(), "kind", f"one of {', '.join(KINDS)}")
+    service = _column(stream.steps, "service_s", 0.0)
+    _refuse(~(np.isfinite(service) & (service >= 0)), "service_s", "seconds, 0 or more")
+    _refuse(service > LONGEST_S, "service_s", f"at most {_DAYS}")
+    for name in _COUNTS:
+        tokens = _column(stream.steps, name, 0)
+        _refuse(tokens < 0, name, "tokens, 0 or more")
+        _refuse(tokens > MOST_TOKENS, name, f"tokens, at most {MOST_TOKENS:,}")
+    if "block_hashes" in stream.steps.column_names:
+        hashes = stream.steps.column("block_hashes").combine_chunks()
+        if hashes.flatten().null_count:
+            raise UsageError("stream steps: block_hashes must hold no null; leave the list shorter")
+
+
+def _check_fleet(fleet: Fleet) -> None:
+    if ENGINE in fleet.pools:
+        raise UsageError(
+            f"pool {ENGINE!r} is the fleet's engine; give the one under `pools` another name"
+        )
+    for name, pool in _pools(fleet).items():
+        _check_pool(name, pool)
+        _check_prefill(name, pool, fleet)
+    for what, seconds in _durations(fleet):
+        if not 0 <= seconds <= LONGEST_S:
+            raise UsageError(f"{what} is {seconds:g} s; expected 0 to {_DAYS}")
+
+
+def _pools(fleet: Fleet) -> dict[str, EngineModel]:
+    return {ENGINE: fleet.engine, **fleet.pools}
+
+
+def _check_pool(name: str, pool: EngineModel) -> None:
+    cache, scaler = pool.prefix_cache, pool.autoscaler
+    if cache is not None and cache.tokens_per_hash % pool.block_size:
+        raise UsageError(
+            f"pool {name!r}: tokens_per_hash {cache.tokens_per_hash} must be a multiple of"
+            f" block_size {pool.block_size}"
+        )
+    each = 1 + _drafts(pool)
+    if pool.max_num_batched_tokens < pool.max_num_seqs * each:
+        tokens = f" of {each} tokens (1 and {each - 1} drafted)" if each > 1 else ""
+        raise UsageError(
+            f"pool {name!r}: max_num_batched_tokens {pool.max_num_batched_tokens} is too few for"
+            f" max_num_seqs {pool.max_num_seqs} decodes{tokens}; at least"
+            f" {pool.max_num_seqs * each} are needed"
+        )
+    if scaler is None:
+        return
+    if scaler.most < scaler.least:
+        raise UsageError(
+            f"pool {name!r}: its autoscaler's most ({scaler.most}) is below its least"
+            f" ({scaler.least})"
+        )
+    if scaler.least > pool.replicas:
+        raise UsageError(
+            f"pool {name!r}: its autoscaler keeps at least {scaler.least} replicas, but it begins"
+            f" with {pool.replicas}; raise replicas or lower least"
+        )
+
+
+def _check_prefill(name: str, pool: EngineModel, fleet: Fleet) -> None:
+    if pool.prefill is None:
+        return
+    other = pool.prefill.pool
+    pools = _pools(fleet)
+    if other == name:
+        raise UsageError(
+            f"pool {name!r} names itself as its prefill pool; leave `prefill` out for one pool"
+            " that does both"
+        )
+    if other not in pools:
+        known = ", ".join(sorted(p for p in pools if p != name)) or "none"
+        raise UsageError(f"pool {name!r}: no prefill pool {other!r}; there are: {known}")
+    if pools[other].prefill is not None:
+        raise UsageError(
+            f"pool {name!r}: its prefill pool {other!r} has prompts computed elsewhere itself"
+            " (a cycle or a chain); a prefill pool must compute them"
+        )
+
+
+def _durations(fleet: Fleet) -> Iterator[tuple[str, float]]:
+    """Every time of a fleet, and what it is."""
+    retry = fleet.retry
+    yield "retry.attempt_timeout_s", retry.attempt_timeout_s or 0.0
+    yield "retry's last backoff", _power(retry.backoff_s, retry.backoff_factor, retry.max_attempts)
+    for sample in fleet.client.think_samples_s:
+        yield "client.think_samples_s", sample
+    if fleet.ladder is not None:
+        yield "ladder.every_s", fleet.ladder.every_s
+    if fleet.admission is not None:
+        yield "admission.wait_s", fleet.admission.wait_s
+    for name, station in fleet.stations.items():
+        yield f"station {name!r}: timeout_s", station.timeout_s or 0.0
+        yield (
+            f"station {name!r}: 1 / rate_per_s",
+            1 / station.rate_per_s if station.rate_per_s else 0,
+        )
+        for sample in station.service_samples_s:
+            yield f"station {name!r}: service_samples_s", sample
+    for name, pool in _pools(fleet).items():
+        yield from ((f"pool {name!r}: {what}", value) for what, value in _pool_durations(pool))
+
+
+def _pool_durations(pool: EngineModel) -> Iterator[tuple[str, float]]:
+    step = pool.step
+    yield "front_s", step.front_s
+    yield "prefill_s_per_token", step.prefill_s_per_token
+    yield "prefill_s_per_token_context", step.prefill_s_per_token_context
+    yield from (("front_samples_s", sample) for sample in step.front_samples_s)
+    yield "a decode step at max_num_seqs", max(0.0, step.decode_step_s(pool.max_num_seqs, 0.0))
+    if pool.prefill is not None:
+        yield "prefill.transfer_base_s", pool.prefill.transfer_base_s
+        yield "prefill.transfer_s_per_token", pool.prefill.transfer_s_per_token
+    if pool.encoder is not None:
+        yield "encoder.base_s", pool.encoder.base_s
+        yield "encoder.s_per_token", pool.encoder.s_per_token
+    if pool.autoscaler is not None:
+        yield "autoscaler.every_s", pool.autoscaler.every_s
+        yield "autoscaler.cold_start_s", pool.autoscaler.cold_start_s
+        yield "autoscaler.scale_down_after_s", pool.autoscaler.scale_down_after_s
+
+
+def _power(wait: float, factor: float, attempts: int) -> float:
+    """The longest backoff; infinite where it is beyond a float."""
+    with np.errstate(over="ignore"):
+        return float(wait * np.float64(factor) ** max(0, attempts - 1)) if wait else 0.0
+
+
+def _check_ladder(scenario: Scenario) -> None:
+    ladder = scenario.fleet.ladder
+    if ladder is None:
+        return
+    known = set(scenario.fleet.stations) | set(_visited(scenario.stream))
+    for place, rung in enumerate(ladder.rungs):
+        unknown = sorted(set(rung.skip) - known)
+        if unknown:
+            raise UsageError(
+                f"ladder rung {place}: no station {unknown[0]!r} to leave out; there are:"
+                f" {', '.join(sorted(known)) or 'none'}"
+            )
+
+
+def _visited(stream: Stream) -> list[str]:
+    visits = stream.steps.filter(pc.equal(stream.steps.column("kind"), StepKind.STATION.value))
+    return [str(name) for name in pc.unique(pc.fill_null(visits.column("name"), "")).to_pylist()]
+
+
+def _check_room(scenario: Scenario) -> None:
+    """Some call of every pool must fit into a replica of it."""
+    steps, fleet = scenario.stream.steps, scenario.fleet
+    calls = steps.filter(pc.equal(steps.column("kind"), StepKind.CALL.value))
+    if not calls.num_rows:
+        return
+    prompt = np.maximum(_column(calls, "input_tokens", 0), 1)
+    output = np.maximum(_column(calls, "output_tokens", 0), 1)
+    asked = pc.fill_null(calls.column("pool"), ENGINE)
+    pools = _pools(fleet)
+    found = pc.index_in(asked, value_set=pa.array(list(pools), pa.string()))
+    place = np.asarray(pc.fill_null(found, 0).to_numpy())
+    for number, (name, pool) in enumerate(pools.items()):
+        mine = place == number
+        if not mine.any():
+            continue
+        _fits(name, pool, prompt[mine] + output[mine] - 1 + _drafts(pool), "tokens of a call")
+        if pool.prefill is not None:
+            other = pool.prefill.pool
+            _fits(other, pools[other], prompt[mine], f"prompt tokens of a call to {name!r}")
+
+
+def _fits(name: str, pool: EngineModel, tokens: Ints, what: str) -> None:
+    least = int(tokens.min())
+    needed = -(-least // pool.block_size)
+    if needed > pool.kv_blocks:
+        raise UsageError(
+            f"pool {name!r}: no call fits into a replica. The shortest needs {needed:,} KV blocks"
+            f" ({least:,} {what}, {pool.block_size} a block), kv_blocks is {pool.kv_blocks:,}"
+        )
+
+
+def _drafts(pool: EngineModel) -> int:
+    return len(pool.speculative.acceptance) if pool.speculative is not None else 0
+
+
+def _refuse(bad: Bools, name: str, expected: str) -> None:
+    if bad.any():
+        raise UsageError(f"stream step {_first(bad)}: {name} must be {expected}")
+
+
+def _first(mask: Bools) -> int:
+    return int(np.flatnonzero(mask)[0])
+
+
+def _column(table: pa.Table, name: str, null: float) -> npt.NDArray[np.int64] | Floats:
+    return np.asarray(pc.fill_null(table.column(name), null).to_numpy())

@@ -1,0 +1,1 @@
+"""The compiled engine: many steps per event, no Python objects inside. Same rules, same log."""

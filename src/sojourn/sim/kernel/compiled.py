@@ -1,0 +1,97 @@
+"""How functions of the kernel are compiled, and how they reach the arrays of a run.
+
+All state of a run is in a few structured arrays. They are reached through their addresses in one
+record, the `World` (see `sojourn.sim.kernel.state`), so a compiled function takes one pointer
+instead of thirty arrays with their reference counts. Nothing here checks a bound: set
+NUMBA_BOUNDSCHECK=1 to have it checked.
+
+What was compiled is kept on disk, in a folder named after the kernel's own text: numba looks only
+at the file of the entrance for changes, and the entrance calls functions of all the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeAlias, TypeVar
+
+import numba
+from numba import config, njit, types
+from numba.extending import intrinsic
+
+from sojourn.capacity import policies
+from sojourn.sim import log, lowered, luck, ticks
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+World: TypeAlias = Any
+"""The one record of `sojourn.sim.kernel.state.WORLD`."""
+Array: TypeAlias = Any
+Row: TypeAlias = Any
+"""A row of a structured array, by reference."""
+Number: TypeAlias = Any
+"""numba knows the type, and no type checker does."""
+
+_CONSTANTS: Final = tuple(m.__file__ for m in (policies, log, lowered, luck, ticks))
+"""Modules whose constants are compiled into the kernel."""
+
+
+def _cache_folder() -> Path:
+    """Where this kernel is kept: under SOJOURN_CACHE_DIR, else the user's cache folder."""
+    room = Path(__file__).parent
+    texts = [
+        *sorted(room.glob("*.py")),
+        *(room.parent / f"{n}.py" for n in ("log", "lowered", "luck", "ticks")),
+    ]
+    digest = hashlib.sha256(numba.__version__.encode())
+    for path in texts:
+        digest.update(path.read_bytes())
+    home = os.environ.get("SOJOURN_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
+    base = Path(home) if home else Path.home() / ".cache"
+    name = f"kernel-{digest.hexdigest()[:16]}"
+    for parent in (base / "sojourn", Path(tempfile.gettempdir()) / f"sojourn-{os.getuid()}"):
+        try:
+            (parent / name).mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(parent / name, os.W_OK):
+            return parent / name
+    return Path(tempfile.mkdtemp(prefix="sojourn-"))
+
+
+CACHE: Final = _cache_folder()
+
+
+def compiled(function: F) -> F:
+    """Compile when an entrance that calls it is compiled."""
+    made: F = njit(error_model="numpy")(function)
+    return made
+
+
+def entrance(function: F) -> F:
+    """Compile at first use, with all it calls, and keep it in `CACHE`."""
+    before = config.CACHE_DIR
+    config.CACHE_DIR = str(CACHE)
+    try:
+        made: F = njit(cache=True, error_model="numpy")(function)
+    finally:
+        config.CACHE_DIR = before
+    return made
+
+
+def is_compiled() -> bool:
+    """Whether this kernel was compiled here before."""
+    return any(CACHE.rglob("*.nbi"))
+
+
+@intrinsic  # type: ignore[untyped-decorator]  # numba has no types
+def pointer(typing_context: Any, address: Any) -> Any:  # noqa: ANN401  numba's own objects
+    """An address (int64) as a pointer, for `numba.carray`."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401
+        return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
+
+    return types.voidptr(types.int64), code

@@ -1,0 +1,311 @@
+"""From `Lowered` to the arrays of a run, and from those to its `Log`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from sojourn.capacity.policies import Order
+from sojourn.errors import UsageError
+from sojourn.sim.kernel.compiled import Array
+from sojourn.sim.kernel.events import MOST_ATTEMPTS, MOST_PLACES, MOST_REQUESTS
+from sojourn.sim.kernel.state import ACTIVE, ARRAYS, NIL, STOPPED, WORLD
+from sojourn.sim.kernel.turns import IDLE
+from sojourn.sim.log import NONE, Log
+from sojourn.sim.lowered import CALL, ORDERS, Lowered, PoolPlan, StationPlan
+
+_COUNTS: Final = {
+    "events": "event_count", "tries": "live_tries", "visits": "live_visits",
+    "calls": "live_calls", "call_log": "call_logs", "visit_log": "visit_logs",
+    "attempt_log": "attempt_logs", "sample_log": "sample_logs", "change_log": "change_logs",
+}  # fmt: skip
+GROWING: Final = tuple(_COUNTS)
+"""Arrays that are made larger when they are full."""
+_PRIORITY: Final = ORDERS.index(Order.PRIORITY)
+
+
+@dataclass
+class Run:
+    """A run's arrays, and the record of where they are."""
+
+    world: Array
+    arrays: dict[str, Array] = field(default_factory=dict)
+
+    def put(self, name: str, array: Array) -> None:
+        """Set an array, and where it is."""
+        self.arrays[name] = array
+        self.world[f"{name}_at"] = array.ctypes.data
+        self.world[f"{name}_room"] = len(array)
+
+    def make_room(self, name: str) -> None:
+        """Double an array that has no room for what one event may need."""
+        old = self.arrays[name]
+        if self.world[0][_COUNTS[name]] + self.world[0]["margin"] <= len(old):
+            return
+        new = np.zeros(2 * len(old), old.dtype)
+        new[: len(old)] = old
+        self.put(name, new)
+
+    def log(self) -> Log:
+        """What was written down so far."""
+        world = self.world[0]
+        return Log(
+            ends=self.arrays["ends"],
+            calls=self.arrays["call_log"][: world["call_logs"]],
+            visits=self.arrays["visit_log"][: world["visit_logs"]],
+            attempts=self.arrays["attempt_log"][: world["attempt_logs"]],
+            samples=self.arrays["sample_log"][: world["sample_logs"]],
+            changes=self.arrays["change_log"][: world["change_logs"]],
+        )
+
+
+class _Tables:
+    """Whole-number tables, laid end to end."""
+
+    def __init__(self) -> None:
+        self._parts: list[Array] = []
+        self._size = 0
+
+    def add(self, values: Array) -> int:
+        """Where these values begin."""
+        place = self._size
+        self._parts.append(np.asarray(values, dtype=np.int64))
+        self._size += len(values)
+        return place
+
+    def joined(self) -> Array:
+        """All of them; never empty."""
+        return np.concatenate([*self._parts, np.zeros(1, np.int64)])
+
+
+def pack(lowered: Lowered) -> Run:
+    """The state of a run at its beginning.
+
+    Raises:
+        UsageError: more requests, attempts or steps of one request than an event's key can hold.
+    """
+    _check(lowered)
+    run = Run(np.zeros(1, WORLD))
+    tables = _Tables()
+    _scalars(run.world[0], lowered, tables)
+    _pack_input(run, lowered)
+    _pack_stations(run, lowered, tables)
+    _pack_pools(run, lowered, tables)
+    _pack_engines(run, lowered)
+    _pack_room(run, lowered)
+    run.put("tables", tables.joined())
+    return run
+
+
+def _check(lowered: Lowered) -> None:
+    most_steps = int(np.diff(lowered.requests.first_step).max(initial=0))
+    for count, most, what in (
+        (len(lowered.requests.arrival), MOST_REQUESTS, "requests in a run"),
+        (lowered.retry.most, MOST_ATTEMPTS, "attempts of a request"),
+        (most_steps, MOST_PLACES, "steps of a request"),
+    ):
+        if count >= most:
+            raise UsageError(f"{count:,} {what}: the kernel takes fewer than {most:,}")
+
+
+def _scalars(world: Array, lowered: Lowered, tables: _Tables) -> None:
+    retry, client, ladder, gate = lowered.retry, lowered.client, lowered.ladder, lowered.admission
+    values: dict[str, float] = {
+        "seed": lowered.seed,
+        "rows": len(lowered.requests.arrival),
+        "free_try": NIL, "free_visit": NIL, "free_call": NIL,
+        "pool_count": len(lowered.pools),
+        "replica_count": lowered.replicas,
+        "station_count": len(lowered.stations),
+        "timeout": retry.timeout,
+        "attempts_most": retry.most,
+        "backoff": tables.add(retry.backoff),
+        "on_timeout": retry.on_timeout,
+        "on_error": retry.on_error,
+        "degrade": retry.degrade,
+        "jitter": retry.jitter,
+        "budget_gain": retry.budget_gain,
+        "budget_most": retry.budget_most,
+        "budget": retry.budget_most,
+        "closed": client.closed,
+        "cap": client.cap,
+        "think": tables.add(client.think),
+        "thinks": len(client.think),
+        "sample_every": lowered.sample_every,
+        "admission": NIL,
+    }  # fmt: skip
+    if gate is not None:
+        values |= {
+            "admission": gate.policy,
+            "admission_metric": gate.metric,
+            "admission_low": gate.low,
+            "admission_high": gate.high,
+            "admission_wait": gate.wait,
+        }
+    if ladder is not None:
+        values |= {
+            "ladder_metric": ladder.metric,
+            "ladder_every": ladder.every,
+            "rung_count": len(ladder.rungs),
+        }
+    for name, value in values.items():
+        world[name] = value
+
+
+def _pack_input(run: Run, lowered: Lowered) -> None:
+    requests, steps = lowered.requests, lowered.steps
+    rows = np.zeros(len(requests.arrival), ARRAYS["requests"])
+    rows["arrival"] = requests.arrival
+    rows["identity"] = requests.identity
+    rows["session"] = requests.session
+    rows["priority"] = requests.priority
+    rows["first_step"] = requests.first_step[:-1]
+    rows["steps"] = np.diff(requests.first_step)
+    run.world["level_count"] = 1
+    if any(pool.order == _PRIORITY for pool in lowered.pools):
+        known, level = np.unique(requests.priority, return_inverse=True)
+        rows["level"] = level
+        run.world["level_count"] = max(1, len(known))
+    run.put("requests", rows)
+    table = np.zeros(len(steps.kind), ARRAYS["steps"])
+    for name in ("service", "image", "group", "kind", "station", "pool", "prompt", "cached",
+                 "output", "image_tokens"):  # fmt: skip
+        table[name] = getattr(steps, name)
+    table["first_hash"] = steps.first_hash[:-1]
+    table["hashes"] = np.diff(steps.first_hash)
+    run.put("steps", table)
+    run.put("hashes", steps.hashes if len(steps.hashes) else np.zeros(1, np.int64))
+    ends = np.zeros(len(rows), ARRAYS["ends"])
+    ends["arrival"] = ends["end"] = ends["status"] = NONE
+    run.put("ends", ends)
+    held = len(rows) if lowered.client.cap >= 0 else 0
+    run.put("waiting_rows", np.zeros(held + 1, np.int32))
+
+
+def _pack_stations(run: Run, lowered: Lowered, tables: _Tables) -> None:
+    plans = np.zeros(len(lowered.stations) + 1, ARRAYS["stations"])
+    factors: list[float] = []
+    for row, plan in zip(plans, lowered.stations, strict=False):
+        _pack_station(row, plan, tables)
+        row["factor"] = len(factors)
+        factors.extend(plan.drift_factor.tolist())
+    run.put("stations", plans)
+    run.put("factors", np.array([*factors, 1.0]))
+    queues = np.zeros(len(lowered.servers) + 1, ARRAYS["queues"])
+    queues["servers"][:-1] = lowered.servers
+    queues["first"] = queues["last"] = NIL
+    run.put("queues", queues)
+    ladder = lowered.ladder
+    rungs = np.zeros(len(ladder.rungs) + 1 if ladder else 1, ARRAYS["rungs"])
+    for row, rung in zip(rungs, ladder.rungs if ladder else (), strict=False):
+        for name in ("above", "below", "skip", "output", "attempts", "shed_from"):
+            row[name] = getattr(rung, name)
+    run.put("rungs", rungs)
+
+
+def _pack_station(row: Array, plan: StationPlan, tables: _Tables) -> None:
+    for name in ("timeout", "interval", "burst", "queue", "stops", "optional", "queue_limit"):
+        row[name] = getattr(plan, name)
+    row["samples"] = tables.add(plan.samples)
+    row["sample_count"] = len(plan.samples)
+    row["drift"] = tables.add(plan.drift_start)
+    row["drifts"] = len(plan.drift_start)
+
+
+def _pack_pools(run: Run, lowered: Lowered, tables: _Tables) -> None:
+    rows = np.zeros(len(lowered.pools), ARRAYS["pools"])
+    for row, plan in zip(rows, lowered.pools, strict=True):
+        _pack_pool(row, plan, tables)
+    run.put("pools", rows)
+
+
+def _pack_pool(row: Array, plan: PoolPlan, tables: _Tables) -> None:
+    for name in (
+        "context", "block", "blocks", "watermark", "seqs", "budget", "cap", "unit", "transfer",
+        "transfer_token", "load_weight", "first", "room", "order", "full_input", "router",
+        "prefill_pool", "abort",
+    ):  # fmt: skip
+        row[name] = getattr(plan, name)
+    for name in ("base", "slope", "prompt", "front", "accept"):
+        row[name] = tables.add(getattr(plan, name))
+    fronts = plan.front
+    row["fronts"] = len(fronts)
+    row["drafts"] = len(plan.accept)
+    row["active"] = plan.replicas
+    for name in ("last_routed", "less_since", "gap", "last_scheduled"):
+        row[name] = NIL
+    if plan.encoder is not None:
+        row["encoders"] = plan.encoder.servers
+        row["encode_base"] = plan.encoder.base
+        row["encode_token"] = plan.encoder.per_token
+        row["images"] = plan.encoder.cache
+    if plan.scaler is not None:
+        scaler = plan.scaler
+        row["scale_metric"], row["scale_target"] = scaler.metric, scaler.target
+        row["scale_every"], row["cold_start"] = scaler.every, scaler.cold_start
+        row["scale_least"], row["scale_most"] = scaler.least, scaler.most
+        row["scale_after"], row["scale_tolerance"] = scaler.after, scaler.tolerance
+
+
+def _pack_engines(run: Run, lowered: Lowered) -> None:
+    world, count = run.world[0], lowered.replicas
+    rows = np.zeros(count, ARRAYS["replicas"])
+    for number, pool in enumerate(lowered.pools):
+        mine = rows[pool.first : pool.first + pool.room]
+        mine["pool"] = number
+        mine["free"] = mine["clean"] = pool.blocks
+        mine["state"][: pool.replicas] = ACTIVE
+        mine["state"][pool.replicas :] = STOPPED
+    for name in (
+        "run_first", "run_last", "prompt_first", "prompt_last", "node_free", "kept_first",
+        "kept_last", "image_free", "image_first", "image_last", "encode_first", "encode_last",
+    ):  # fmt: skip
+        rows[name] = NIL
+    run.put("replicas", rows)
+    base = 1 << max(0, count - 1).bit_length()
+    world["tree_base"] = base
+    run.put("turns", np.full(2 * base, IDLE, np.int64))
+    world["seqs_most"] = max(pool.seqs for pool in lowered.pools)
+    world["block_most"] = max(pool.block for pool in lowered.pools)
+    run.put("finish", np.zeros(count * int(world["seqs_most"]), np.int32))
+    run.put("phases", np.zeros(count * int(world["block_most"]), np.int32))
+    run.put("levels", np.full(2 * count * int(world["level_count"]), NIL, np.int32))
+    run.put("ended", np.zeros(int(world["seqs_most"]) + 1, np.int32))
+    blocks = max((pool.blocks for pool in lowered.pools if pool.unit >= 0), default=0)
+    kept = max((pool.encoder.cache for pool in lowered.pools if pool.encoder), default=0)
+    _pack_cache(run, "node", "nodes", "buckets", count, blocks)
+    _pack_cache(run, "image", "images", "image_buckets", count, kept)
+
+
+def _pack_cache(run: Run, word: str, nodes: str, buckets: str, replicas: int, most: int) -> None:
+    """Room for `most` entries a replica, and twice as many buckets; none if there are none."""
+    room = most + 1 if most else 0
+    heads = 1 << (2 * room).bit_length() if most else 1
+    prefix = "" if word == "node" else "image_"
+    run.world[f"{word}_room"] = room
+    run.world[f"{prefix}bucket_room"] = heads
+    run.put(nodes, np.zeros(max(1, replicas * room), ARRAYS[nodes]))
+    run.put(buckets, np.full(replicas * heads, NIL, np.int32))
+
+
+def _pack_room(run: Run, lowered: Lowered) -> None:
+    """Rows that one event may need at most, and room to begin with."""
+    world, steps = run.world[0], lowered.steps
+    new = np.zeros(len(steps.group) + 1, np.bool_)
+    new[lowered.requests.first_step] = True
+    new[1:-1] |= np.diff(steps.group) != 0
+    group = int(np.diff(np.flatnonzero(new)).max(initial=0))
+    margin = int(world["seqs_most"]) * (2 * group + 4) + 2 * lowered.replicas + 64
+    world["margin"] = margin
+    calls = int((steps.kind == CALL).sum())
+    rows = {
+        "events": max(0, lowered.client.closed) + len(lowered.pools),  # set before the first
+        "call_log": calls,
+        "visit_log": len(steps.kind) - calls,
+        "attempt_log": len(lowered.requests.arrival),
+        "sample_log": 1024,
+    }
+    for name in GROWING:
+        run.put(name, np.zeros(2 * margin + rows.get(name, 0), ARRAYS[name]))

@@ -1,0 +1,150 @@
+"""The main loop: of all that is pending, what comes first happens next."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from sojourn.errors import SojournError, UsageError
+from sojourn.sim.kernel import chain, control, engine, steps
+from sojourn.sim.kernel.arrays import ended, events, requests, turns
+from sojourn.sim.kernel.compiled import CACHE, Array, Number, World, compiled, entrance, is_compiled
+from sojourn.sim.kernel.events import drop_first, kind_of, number_of
+from sojourn.sim.kernel.packing import GROWING, pack
+from sojourn.sim.kernel.state import ARRIVE, CONTROL, SAMPLE, STEP_BEGIN, STEP_END, TIMER, WORK
+from sojourn.sim.kernel.turns import IDLE, first_turn, set_turn
+from sojourn.sim.log import Log
+from sojourn.sim.lowered import Lowered
+from sojourn.sim.ticks import LONGEST_S, NEVER, PER_S
+
+DONE, ROOM, PAUSE, TOO_LONG = range(4)
+_PAUSE_EVENTS: Final = 1 << 20
+_LONGEST: Final = int(LONGEST_S * PER_S)
+
+_logger: Final = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+"""Called with (requests ended, requests in all)."""
+
+
+def kernel(lowered: Lowered, progress: Progress | None = None) -> Log:
+    """Run to the end of every request.
+
+    Raises:
+        UsageError: a run longer than `ticks.LONGEST_S`.
+        SojournError: requests are left over: a defect of the simulator.
+    """
+    if not is_compiled():
+        _logger.warning("Compiling the simulator: once, some 15 s. It is kept in %s.", CACHE)
+    run = pack(lowered)
+    total = len(lowered.requests.arrival)
+    if total == 0:
+        return run.log()
+    begin(run.world)
+    while True:
+        code = go(run.world, _PAUSE_EVENTS)
+        if code == ROOM:
+            for name in GROWING:
+                run.make_room(name)
+        elif code == TOO_LONG:
+            raise UsageError(
+                f"the simulated run is longer than {LONGEST_S / 86_400:.0f} days: the load is far"
+                " beyond what the fleet takes, or a service time is far too long"
+            )
+        elif code == DONE:
+            break
+        if progress is not None:
+            progress(int(run.world[0]["next_row"] - run.world[0]["in_flight"]), total)
+    if run.world[0]["in_flight"] or run.world[0]["next_row"] < total:
+        raise SojournError(
+            f"{run.world[0]['in_flight']} requests never ended: please report the scenario"
+        )
+    return run.log()
+
+
+@entrance
+def begin(world: Array) -> None:
+    """Set the first events."""
+    chain.start(world[0])
+
+
+@entrance
+def go(world: Array, most: Number) -> Number:
+    """Let up to `most` events happen: DONE, ROOM (an array is full), PAUSE or TOO_LONG."""
+    w = world[0]
+    for _ in range(most):
+        if _short_of_room(w):
+            return ROOM
+        arrival = NEVER
+        if w.closed < 0 and w.next_row < w.rows:
+            arrival = requests(w)[w.next_row].arrival
+        turn = turns(w)[1]
+        event = events(w)[0].time if w.event_count > 0 else NEVER
+        now = min(arrival, turn >> 1, event)
+        if now >= _LONGEST:
+            return DONE if now >= NEVER else TOO_LONG
+        w.now = now
+        if arrival == now:
+            w.kind = ARRIVE
+            row = w.next_row
+            w.next_row = row + 1
+            chain.arrive(w, row)
+        elif turn == 2 * now and not (event == now and kind_of(events(w)[0].key) == ARRIVE):
+            _end_step(w)
+        elif event == now:
+            _happen(w)
+        else:
+            w.kind = STEP_BEGIN
+            steps.step_begin(w, first_turn(w))
+    return PAUSE
+
+
+@compiled
+def _short_of_room(w: World) -> bool:
+    margin = w.margin
+    return (
+        w.event_count + margin > w.events_room
+        or w.live_calls + margin > w.calls_room
+        or w.call_logs + margin > w.call_log_room
+        or w.live_tries + margin > w.tries_room
+        or w.attempt_logs + margin > w.attempt_log_room
+        or w.live_visits + margin > w.visits_room
+        or w.visit_logs + margin > w.visit_log_room
+        or w.sample_logs + margin > w.sample_log_room
+        or w.change_logs + margin > w.change_log_room
+    )
+
+
+@compiled
+def _end_step(w: World) -> None:
+    r = first_turn(w)
+    w.kind = STEP_END
+    w.replica_now = r
+    set_turn(w, r, IDLE)
+    engine.step_end(w, r)
+    for i in range(w.ended_count):
+        chain.call_ended(w, np.int64(ended(w)[i]))
+    engine.after_end(w, r)
+
+
+@compiled
+def _happen(w: World) -> None:
+    """The first event of the heap."""
+    event = events(w)[0]
+    key, slot, stamp = event.key, np.int64(event.slot), np.int64(event.stamp)
+    drop_first(w)
+    kind = kind_of(key)
+    w.kind = kind
+    if kind == WORK:
+        chain.work(w, key, slot, stamp)
+    elif kind == TIMER:
+        chain.timer(w, key, slot, stamp)
+    elif kind == SAMPLE:
+        control.sample(w)
+    elif kind == CONTROL:
+        control.control(w, number_of(key))
+    else:
+        chain.arrive(w, number_of(key))
