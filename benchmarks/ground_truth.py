@@ -34,6 +34,7 @@ SEEDS: Final = range(3)
 E2E_BAR, TTFT_BAR = 0.05, 0.15
 EXP4_FLAGS: Final = {"max_num_seqs": 256, "max_num_batched_tokens": 8192}
 """Not recorded: the defaults of that vLLM's API server on an H100."""
+ENGINE: Final = "kernel"
 PLENTY: Final = 100_000
 """KV blocks of 16 tokens where a run does not tell them and was never short of them."""
 
@@ -98,7 +99,7 @@ def fleet_of(measured: Tables, flags: dict[str, int]) -> Fleet:
 
 def predicted(run: Run, fleet: Fleet, seed: int) -> tuple[Run, tuple[Floats, Floats, Floats]]:
     """The run as simulated, and its gauges: seconds, running, waiting."""
-    told = simulate(Scenario(stream(run), fleet, seed)).tables
+    told = simulate(Scenario(stream(run), fleet, seed), engine=ENGINE).tables
     calls = told.calls.sort_by("request_id")
     arrival, scheduled, first, end, output = (
         calls.column(name).to_numpy().astype(float)
@@ -153,7 +154,7 @@ def rtx_pro_6000(shared: Path) -> list[Bar]:
         "max_num_batched_tokens": recorded.max_num_batched_tokens,
     }
     fleet = fleet_of(tables(run, known=third), flags)
-    matched = match([Case(stream(run), tables(run, known=third).calls)], fleet)
+    matched = match([Case(stream(run), tables(run, known=third).calls)], fleet, engine=ENGINE)
     print(f"\n## RTX PRO 6000\n\n{fleet.engine.step.source}\n")
     told_of(matched)
     sims = [predicted(run, matched.fleet, seed) for seed in SEEDS]
@@ -251,7 +252,8 @@ def engine_of(parts: list[lmbench.Sweep], *, quiet: bool = False) -> Fleet:
     """The engine fitted to runs, refined by simulating them."""
     run, names = joined([part.run for part in parts])
     fleet = fleet_of(tables(run, names), EXP4_FLAGS)
-    matched = match([Case(stream(p.run), tables(p.run).calls) for p in parts[::2]], fleet)
+    cases = [Case(stream(part.run), tables(part.run).calls) for part in parts]
+    matched = match(cases, fleet, engine=ENGINE)
     if not quiet:
         print(f"{fleet.engine.step.source}\n")
         told_of(matched)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sojourn.capacity.calibration_front import front
+from sojourn.capacity.calibration_front import Front, front
 from sojourn.capacity.calibration_reading import FEWEST_CALLS, HeldOut, Reading, best, held_out
 from sojourn.capacity.engine_calls import EngineCalls, extract, windows
 from sojourn.capacity.equations import Setting
@@ -70,7 +70,8 @@ def fit(tables: Tables, config: Config) -> StepModel | Excuse:
                 "the replica of each call",
             ),
         )
-    return _step_model(found, calls, errors)
+    slots = flag("max_num_seqs", tables, config)[0]
+    return _step_model(found, calls, errors, front(found, slots=slots))
 
 
 def _too_thin(calls: EngineCalls | None) -> Excuse | None:
@@ -108,7 +109,7 @@ def _varied(fit: Reading, calls: EngineCalls) -> bool:
     return False
 
 
-def _step_model(fit: Reading, calls: EngineCalls, errors: HeldOut) -> StepModel:
+def _step_model(fit: Reading, calls: EngineCalls, errors: HeldOut, host: Front) -> StepModel:
     cost = fit.cost
     batch, steps = fit.batches()
     order = np.argsort(batch)
@@ -119,7 +120,6 @@ def _step_model(fit: Reading, calls: EngineCalls, errors: HeldOut) -> StepModel:
     bases = cost.decode(np.asarray(batches, dtype=float), np.zeros(len(batches)))
     clean = calls.clean & (calls.output >= 2)
     contexts = calls.input[clean], (calls.input + calls.output)[clean]
-    mean, samples = front(fit)
     table = cost.mixed > 0
     return StepModel(
         batches=batches,
@@ -129,8 +129,9 @@ def _step_model(fit: Reading, calls: EngineCalls, errors: HeldOut) -> StepModel:
         prefill_s_per_token_context=cost.attended,
         prefill_tokens=(0, 1, 2) if table else (),  # the last slope goes on: level from 1
         prefill_base_s=(0.0, cost.mixed, cost.mixed) if table else (),
-        front_s=mean,
-        front_samples_s=samples,
+        front_s=host.mean_s,
+        front_samples_s=host.samples_s,
+        front_load=host.load,
         provenance=Provenance.FITTED,
         source=_source(fit, calls, errors),
         held_out_error=errors.call,

@@ -18,8 +18,9 @@ import pyarrow as pa
 from sojourn.capacity.records import Fleet, StepModel
 from sojourn.errors import UsageError
 from sojourn.records import Status
-from sojourn.sim.replicate import run_all
-from sojourn.sim.scenario import Scenario
+from sojourn.sim.replicate import run_each
+from sojourn.sim.scenario import Scenario, SimRun
+from sojourn.sim.simulate import DEFAULT
 from sojourn.trace.arrays import Bools, Floats, floats
 from sojourn.workload.stream import Stream
 
@@ -66,6 +67,7 @@ def match(
     fleet: Fleet,
     *,
     seed: int = 0,
+    engine: str = DEFAULT,
     n_jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> Match:
@@ -85,7 +87,12 @@ def match(
     count = sum(len(aim.ttft) for aim in aims)
     if count < FEWEST_CALLS:
         raise UsageError(f"{count} calls with known times to match; {FEWEST_CALLS} are needed")
-    search = _Search(cases, aims, fleet, seed, n_jobs, progress)
+
+    def simulated(turned_fleet: Fleet) -> list[pa.Table]:
+        scenarios = [Scenario(case.stream, turned_fleet, seed) for case in cases]
+        return run_each(scenarios, _calls_of, engine=engine, n_jobs=n_jobs)
+
+    search = _Search(aims, fleet, simulated, progress)
     one = search.solve(half=0)
     before, after = (search.error(at, half=1) for at in (np.zeros(len(FACTORS)), one))
     turned = search.solve(half=None) if after < PAYS * before else np.zeros(len(FACTORS))
@@ -142,15 +149,12 @@ class _Search:
 
     def __init__(
         self,
-        cases: Sequence[Case],
         aims: list[_Aim],
         fleet: Fleet,
-        seed: int,
-        n_jobs: int,
+        simulate: Callable[[Fleet], list[pa.Table]],
         progress: Callable[[int, int], None] | None,
     ) -> None:
-        self._cases, self._aims, self._fleet = cases, aims, fleet
-        self._seed, self._n_jobs, self._progress = seed, n_jobs, progress
+        self._aims, self._fleet, self._simulate, self._progress = aims, fleet, simulate, progress
         self._known: dict[tuple[float, ...], list[tuple[Floats, Floats]]] = {}
 
     @property
@@ -194,16 +198,17 @@ class _Search:
     def _simulated(self, at: Floats) -> list[tuple[Floats, Floats]]:
         key = tuple(np.round(at, 9).tolist())
         if key not in self._known:
-            fleet = _turned(self._fleet, at)
-            scenarios = [Scenario(case.stream, fleet, self._seed) for case in self._cases]
-            runs = run_all(scenarios, n_jobs=self._n_jobs)
+            told = self._simulate(_turned(self._fleet, at))
             self._known[key] = [
-                _looked_up(aim, run.tables.calls)
-                for aim, run in zip(self._aims, runs, strict=True)
+                _looked_up(aim, calls) for aim, calls in zip(self._aims, told, strict=True)
             ]
             if self._progress is not None:
                 self._progress(len(self._known), MOST_SIMULATIONS)
         return self._known[key]
+
+
+def _calls_of(run: SimRun) -> pa.Table:
+    return run.tables.calls
 
 
 def _looked_up(aim: _Aim, calls: pa.Table) -> tuple[Floats, Floats]:
