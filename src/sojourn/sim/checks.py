@@ -18,7 +18,7 @@ from sojourn.capacity.records import EngineModel, Fleet
 from sojourn.errors import UsageError
 from sojourn.sim.scenario import Scenario
 from sojourn.sim.ticks import LONGEST_S
-from sojourn.trace.arrays import Bools, Floats, Ints
+from sojourn.trace.arrays import Bools, Floats
 from sojourn.workload.profile_records import StepKind
 from sojourn.workload.stream import Stream
 
@@ -159,18 +159,15 @@ def _check_prefill(name: str, pool: EngineModel, fleet: Fleet) -> None:
 
 
 def _durations(fleet: Fleet) -> Iterator[tuple[str, float]]:
-    """Every time of a fleet, and what it is."""
+    """Every time that something takes, and what it is. (A limit may be longer than any run: it is
+    none then.)"""
     retry = fleet.retry
-    yield "retry.attempt_timeout_s", retry.attempt_timeout_s or 0.0
     yield "retry's last backoff", _power(retry.backoff_s, retry.backoff_factor, retry.max_attempts)
     for sample in fleet.client.think_samples_s:
         yield "client.think_samples_s", sample
     if fleet.ladder is not None:
         yield "ladder.every_s", fleet.ladder.every_s
-    if fleet.admission is not None:
-        yield "admission.wait_s", fleet.admission.wait_s
     for name, station in fleet.stations.items():
-        yield f"station {name!r}: timeout_s", station.timeout_s or 0.0
         yield (
             f"station {name!r}: 1 / rate_per_s",
             1 / station.rate_per_s if station.rate_per_s else 0,
@@ -198,7 +195,6 @@ def _pool_durations(pool: EngineModel) -> Iterator[tuple[str, float]]:
     if pool.autoscaler is not None:
         yield "autoscaler.every_s", pool.autoscaler.every_s
         yield "autoscaler.cold_start_s", pool.autoscaler.cold_start_s
-        yield "autoscaler.scale_down_after_s", pool.autoscaler.scale_down_after_s
 
 
 def _power(wait: float, factor: float, attempts: int) -> float:
@@ -227,35 +223,32 @@ def _visited(stream: Stream) -> list[str]:
 
 
 def _check_room(scenario: Scenario) -> None:
-    """Some call of every pool must fit into a replica of it."""
-    steps, fleet = scenario.stream.steps, scenario.fleet
+    """Something of what comes to a pool must fit into a replica of it."""
+    steps, pools = scenario.stream.steps, _pools(scenario.fleet)
     calls = steps.filter(pc.equal(steps.column("kind"), StepKind.CALL.value))
-    if not calls.num_rows:
-        return
     prompt = np.maximum(_column(calls, "input_tokens", 0), 1)
     output = np.maximum(_column(calls, "output_tokens", 0), 1)
     asked = pc.fill_null(calls.column("pool"), ENGINE)
-    pools = _pools(fleet)
     found = pc.index_in(asked, value_set=pa.array(list(pools), pa.string()))
     place = np.asarray(pc.fill_null(found, 0).to_numpy())
+    least: dict[str, int] = {}
     for number, (name, pool) in enumerate(pools.items()):
         mine = place == number
         if not mine.any():
             continue
-        _fits(name, pool, prompt[mine] + output[mine] - 1 + _drafts(pool), "tokens of a call")
+        needed = int((prompt[mine] + output[mine]).min()) - 1 + _drafts(pool)
+        least[name] = min(needed, least.get(name, needed))
         if pool.prefill is not None:
-            other = pool.prefill.pool
-            _fits(other, pools[other], prompt[mine], f"prompt tokens of a call to {name!r}")
-
-
-def _fits(name: str, pool: EngineModel, tokens: Ints, what: str) -> None:
-    least = int(tokens.min())
-    needed = -(-least // pool.block_size)
-    if needed > pool.kv_blocks:
-        raise UsageError(
-            f"pool {name!r}: no call fits into a replica. The shortest needs {needed:,} KV blocks"
-            f" ({least:,} {what}, {pool.block_size} a block), kv_blocks is {pool.kv_blocks:,}"
-        )
+            other, alone = pool.prefill.pool, int(prompt[mine].min())
+            least[other] = min(alone, least.get(other, alone))
+    for name, tokens in least.items():
+        block, had = pools[name].block_size, pools[name].kv_blocks
+        needed = -(-tokens // block)
+        if needed > had:
+            raise UsageError(
+                f"pool {name!r}: no call fits into a replica. The shortest needs {needed:,} KV"
+                f" blocks ({tokens:,} tokens, {block} a block), kv_blocks is {had:,}"
+            )
 
 
 def _drafts(pool: EngineModel) -> int:

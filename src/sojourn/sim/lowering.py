@@ -38,7 +38,7 @@ from sojourn.sim.lowered import (
     Steps,
 )
 from sojourn.sim.scenario import Scenario
-from sojourn.sim.ticks import NEVER, Ticks, ticks, ticks_of
+from sojourn.sim.ticks import LONGEST_S, NEVER, Ticks, ticks, ticks_of
 from sojourn.workload.hashing import hash_strings
 from sojourn.workload.profile_records import StepKind
 from sojourn.workload.stream import Stream
@@ -48,7 +48,7 @@ MOST_SAMPLES: Final = 100_000
 
 
 def lower(scenario: Scenario) -> Lowered:
-    """Lower a scenario that `sojourn.sim.program.check` has let pass."""
+    """Lower a scenario that `sojourn.sim.checks.check` has let pass."""
     stream, fleet = scenario.stream, scenario.fleet
     arrival_s = stream.requests.column("arrival_s").to_numpy()
     origin_s = float(np.floor(arrival_s[0])) if len(arrival_s) else 0.0
@@ -226,9 +226,14 @@ def _scaler(scaler: Autoscaler | None) -> ScalerPlan | None:
         cold_start=ticks(scaler.cold_start_s),
         least=scaler.least,
         most=scaler.most,
-        after=ticks(scaler.scale_down_after_s),
+        after=ticks(min(scaler.scale_down_after_s, LONGEST_S)),
         tolerance=round(scaler.tolerance * 1000),
     )
+
+
+def _limit(seconds: float | None) -> int:
+    """A time limit; one beyond the longest run is none (-1)."""
+    return -1 if seconds is None or seconds > LONGEST_S else ticks(seconds)
 
 
 def _stations(
@@ -269,7 +274,7 @@ def _stations(
 def _station(model: StationModel, queue: int, origin_s: float) -> StationPlan:
     return StationPlan(
         queue=queue,
-        timeout=-1 if model.timeout_s is None else ticks(model.timeout_s),
+        timeout=_limit(model.timeout_s),
         stops=model.stops_on_cancel,
         optional=model.optional,
         queue_limit=-1 if model.queue_limit is None else model.queue_limit,
@@ -286,7 +291,7 @@ def _retry(fleet: Fleet) -> RetryPlan:
     waits = retry.backoff_s * retry.backoff_factor ** np.arange(retry.max_attempts)
     gain = client.retry_budget_per_success
     return RetryPlan(
-        timeout=-1 if retry.attempt_timeout_s is None else ticks(retry.attempt_timeout_s),
+        timeout=_limit(retry.attempt_timeout_s),
         most=retry.max_attempts,
         backoff=ticks_of(np.asarray(waits, dtype=np.float64)),
         jitter=retry.jitter,
@@ -316,7 +321,7 @@ def _admission(fleet: Fleet) -> AdmissionPlan | None:
         metric=METRICS.index(found.metric),
         low=found.low,
         high=found.high,
-        wait=ticks(found.wait_s),
+        wait=ticks(min(found.wait_s, LONGEST_S)),
     )
 
 

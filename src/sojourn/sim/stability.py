@@ -55,12 +55,13 @@ class Stability(Record):
     def describe(self) -> str:
         """In a sentence, for people."""
         if self.trend is Trend.GROWING and self.growth_per_s is not None:
-            growth = self.growth_per_s
+            growth, rate = self.growth_per_s, f"{self.arrival_per_s:.3g}"
             return (
                 f"Unstable: the number in flight grows by {growth.format()} requests a second"
-                f" ({growth.confidence:.0%} interval) with {self.arrival_per_s:.3g} arrivals a second;"
-                f" {self.in_flight:,} were in flight at the last arrival and took {self.drain_s:.3g} s"
-                " to drain. Latencies of this run grow with its length and mean nothing"
+                f" ({growth.confidence:.0%} interval) while {rate} a second arrive;"
+                f" {self.in_flight:,} were in flight at the last arrival and took"
+                f" {self.drain_s:.3g} s to drain. Latencies of this run grow with its length and"
+                " mean nothing"
             )
         if self.trend is Trend.STABLE:
             return f"Stable: {self.in_flight:,} in flight at the last arrival"

@@ -30,12 +30,11 @@ def begin(w: World) -> None:
     """Set the first events of controllers and samples."""
     _put_in_force(w)
     if w.ladder_every > 0:
-        _push_control(w, np.int64(0), w.ladder_every)
+        _push_next(w, key_of(CONTROL, 0, 0, 0), w.ladder_every)
     for p in range(w.pool_count):
         if pools(w)[p].scale_every > 0:
-            _push_control(w, 1 + p, pools(w)[p].scale_every)
-    if w.sample_every > 0:
-        push(w, w.sample_every, key_of(SAMPLE, 0, 0, 0), NIL, 0)
+            _push_next(w, key_of(CONTROL, 1 + p, 0, 0), pools(w)[p].scale_every)
+    _push_next(w, key_of(SAMPLE, 0, 0, 0), w.sample_every)
 
 
 @compiled
@@ -44,26 +43,23 @@ def control(w: World, number: Number) -> None:
     if number >= FIRST_READY:
         ready(w, number - FIRST_READY)
         return
-    if not _to_do(w):
-        return
     if number == 0:
         _climb(w)
-        _push_control(w, number, w.now + w.ladder_every)
+        every = w.ladder_every
     else:
         scale(w, number - 1)
-        _push_control(w, number, w.now + pools(w)[number - 1].scale_every)
+        every = pools(w)[number - 1].scale_every
+    _push_next(w, key_of(CONTROL, number, 0, 0), every)
 
 
 @compiled
 def sample(w: World) -> None:
     """Write the gauges of every replica that is not stopped."""
-    if not _to_do(w):
-        return
     for r in range(w.replica_count):
         if replicas(w)[r].state != STOPPED:
             settle(w, r)
             _sample_row(w, r)
-    push(w, w.now + w.sample_every, key_of(SAMPLE, 0, 0, 0), NIL, 0)
+    _push_next(w, key_of(SAMPLE, 0, 0, 0), w.sample_every)
 
 
 @compiled
@@ -85,14 +81,10 @@ def shed(w: World, request: Number, attempt: Number) -> bool:
 
 
 @compiled
-def _to_do(w: World) -> bool:
-    """Whether a request is in flight or to come."""
-    return w.in_flight > 0 or w.held_back > 0 or w.let_go > 0 or w.next_row < w.rows
-
-
-@compiled
-def _push_control(w: World, number: Number, time: Number) -> None:
-    push(w, time, key_of(CONTROL, number, 0, 0), NIL, 0)
+def _push_next(w: World, key: Number, every: Number) -> None:
+    """Set the next turn, if a request is in flight or to come."""
+    if w.in_flight > 0 or w.held_back > 0 or w.let_go > 0 or w.next_row < w.rows:
+        push(w, w.now + every, key, NIL, 0)
 
 
 @compiled
