@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sojourn.sim.kernel.arrays import calls, ended, pools, replicas, tables
+from sojourn.sim.kernel.arrays import calls, ended, pools, replicas, requests, tables
 from sojourn.sim.kernel.cache import ENDED, forget_tail, give_back
 from sojourn.sim.kernel.compiled import Number, World, compiled
 from sojourn.sim.kernel.decodes import advance, cut, first_to_end, join, part, settle
@@ -16,11 +16,12 @@ from sojourn.sim.kernel.lists import (
     stop_waiting,
     wait_last,
 )
-from sojourn.sim.kernel.luck import mixed
+from sojourn.sim.kernel.luck import draw, mixed
 from sojourn.sim.kernel.slots import free_call
 from sojourn.sim.kernel.state import DECODING, MOVING, NIL, WAITING
 from sojourn.sim.kernel.turns import begin_now
 from sojourn.sim.log import NONE
+from sojourn.sim.luck import ACCEPT
 
 
 @compiled
@@ -40,6 +41,9 @@ def enter(w: World, c: Number) -> None:
     call.tail = NIL
     if pool.order != PRIORITY:
         call.level = 0
+    if pool.drafts > 0:
+        identity = requests(w)[call.row].identity
+        call.luck = draw(w.seed, identity, np.int64(call.attempt), np.int64(call.place), ACCEPT)
     wait_last(w, c)
     if replica.stepping == 0:
         begin_now(w, r)
@@ -221,4 +225,7 @@ def _count_prompts(w: World, r: Number) -> None:
             else:
                 stop_prompting(w, c)
                 join(w, c)
+        elif call.written > 0 and call.computed + 1 == call.prompt + call.written:
+            stop_prompting(w, c)  # computed anew but for its last token: a decode
+            join(w, c)
         c = after

@@ -258,10 +258,25 @@ def _time(w: World, r: Number) -> None:
     replica.steps = 1
     replica.growth = slope * decodes
     if replica.calm == 1 and replica.prompt_first == NIL and pool.drafts == 0:
-        replica.steps = longest_leap(w, r)
+        if not _may_shrink(w, r):
+            replica.steps = longest_leap(w, r)
     steps = replica.steps
     length = steps * replica.first + replica.growth * (steps * (steps - 1) // 2)
     set_turn(w, r, 2 * (w.now + length))
+
+
+@compiled
+def _may_shrink(w: World, r: Number) -> bool:
+    """Whether the head of the queue waits for blocks and may need fewer of them in a later step: its
+    first chunk begins after its hit, and the hit shrinks as decodes take kept blocks."""
+    replica = replicas(w)[r]
+    pool = pools(w)[replica.pool]
+    return (
+        replica.waiting > 0
+        and replica.running < pool.seqs
+        and pool.unit >= 0
+        and pool.full_input == 0
+    )
 
 
 @compiled
