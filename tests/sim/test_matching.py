@@ -12,9 +12,7 @@ from sojourn.errors import UsageError
 from sojourn.sim.matching import FARTHEST, Case, match, turned
 from sojourn.sim.simulate import simulate
 
-TRUTH = step_model(
-    base=0.012, per_decode=1e-4, slope=2e-8, token=6e-5, context=2e-9, front=0.02
-)
+TRUTH = step_model(base=0.012, per_decode=1e-4, slope=2e-8, token=6e-5, context=2e-9, front=0.02)
 
 
 def recorded(step, *, calls=120, rate=6.0, seed=0):

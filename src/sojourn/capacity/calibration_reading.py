@@ -25,9 +25,13 @@ CURVED_FROM_BATCH = 4.0
 """A border of the batch below this would leave the base of an empty step to noise."""
 CALLS_OF_SEGMENT = 15
 """Calls whose mean batch lies in a segment, at least: half of what a whole fit needs."""
+PART_OF_STEPS = 0.1
+"""A call counts as having seen a side of a border if it spent this part of its steps there."""
 AHEAD_PAYS = 0.9
 """Reading steps as scheduled ahead must lower the typical error by a tenth to be believed."""
 TWICE = 2.0
+REAR = 0.95
+"""Errors beyond this quantile count as much as it when forms are compared."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,9 @@ class Reading:
 @dataclass(frozen=True)
 class HeldOut:
     """Errors on blocks of time left out in turn: median absolute relative error of a call's
-    whole time in the engine, the same averaged over prefill and decode, and the costs fitted."""
+    whole time in the engine; `typical`, by which forms are chosen: mean absolute relative errors
+    (at most their `REAR`) of prefill and of decode, their geometric mean, so that the noisier of
+    them does not drown the other; and the costs fitted."""
 
     call: float
     typical: float
@@ -174,17 +180,24 @@ def _errors(equations: Equations, cost: Cost, front: float) -> Floats:
 
 
 def _knots(fit: Reading) -> tuple[float, ...]:
-    """Segment borders at doublings of the batch, where enough calls saw each side of them."""
-    decode = fit.equations.rows[~fit.equations.prefill]
-    steps = np.maximum(decode[:, 0], 1.0)
-    met = np.sort(decode[:, 1 : 1 + len(fit.cost.knots)].sum(axis=1) / steps)
-    borders = [0.0]
-    border = CURVED_FROM_BATCH
-    while len(met) - np.searchsorted(met, border) >= CALLS_OF_SEGMENT:
-        if np.searchsorted(met, border) - np.searchsorted(met, borders[-1]) >= CALLS_OF_SEGMENT:
-            borders.append(border)
-        border *= 2
-    return tuple(borders)
+    """Segment borders at doublings of the batch, where enough calls spent a part of their steps
+    on each side of them (the batch is that of each step, not a call's mean: in a run that ramps
+    up and down every call meets many)."""
+    top = max(float(replica.state.batch.max(initial=0.0)) for replica in fit.replicas.values())
+    doublings = int(np.log2(max(top, CURVED_FROM_BATCH) / CURVED_FROM_BATCH)) + 1
+    candidates = (0.0, *(CURVED_FROM_BATCH * 2.0**power for power in range(doublings)))
+    parts = []
+    for replica in fit.replicas.values():
+        calls = replica.calls
+        rows = calls.clean & (calls.output >= 2) & (calls.end > calls.first)
+        parts.append(replica.state.columns(calls.first[rows], calls.end[rows], candidates))
+    columns = np.concatenate(parts)
+    widths = np.diff([*candidates, 2 * candidates[-1]])
+    filled = columns[:, 1 : 1 + len(candidates)] / np.maximum(columns[:, :1], 1.0) / widths
+    below = (filled < 1 - PART_OF_STEPS).sum(axis=0)
+    within = (filled > PART_OF_STEPS).sum(axis=0)
+    seen = (below[:-1] >= CALLS_OF_SEGMENT) & (within[1:] >= CALLS_OF_SEGMENT)
+    return (0.0, *(border for border, kept in zip(candidates[1:], seen, strict=True) if kept))
 
 
 def held_out(fit: Reading) -> HeldOut:
@@ -204,7 +217,8 @@ def held_out(fit: Reading) -> HeldOut:
         parts.append(np.stack([_errors(kept, cost, front), kept.prefill]))
     error, prefill = np.concatenate(parts, axis=1)
     sides = [np.abs(error[side]) for side in (prefill > 0, prefill == 0) if side.any()]
-    typical = float(np.mean([np.median(side) for side in sides]))
+    cut = [np.minimum(side, np.quantile(side, REAR)) for side in sides]
+    typical = float(np.exp(np.mean([np.log(max(side.mean(), 1e-9)) for side in cut])))
     return HeldOut(float(np.median(np.concatenate(whole))), typical, costs)
 
 

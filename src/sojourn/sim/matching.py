@@ -122,7 +122,7 @@ class _Aim:
     @property
     def half(self) -> Bools:
         """Every second call."""
-        return np.arange(len(self.ttft)) % 2 == 1
+        return np.asarray(np.arange(len(self.ttft)) % 2 == 1, dtype=np.bool_)
 
 
 def _times(calls: pa.Table) -> tuple[pa.Array, Floats, Floats]:
