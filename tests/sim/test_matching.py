@@ -51,8 +51,8 @@ def test_wrong_factors_are_turned_back(decodes, prompts, fronts, seed):
     wrong = turned(TRUTH, decode=decodes, prefill=prompts, front=fronts)
     found = match([case], fleet(engine(wrong)))
     step = found.fleet.engine.step
-    assert off(step, TRUTH, decode) < 0.01
-    assert off(step, TRUTH, prompt) < 0.05
+    assert off(step, TRUTH, decode) < 0.025
+    assert off(step, TRUTH, prompt) < 0.08
     assert step.front_s == pytest.approx(TRUTH.front_s, abs=0.003)
     assert found.after <= found.before
 

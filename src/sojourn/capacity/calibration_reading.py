@@ -28,7 +28,7 @@ CALLS_OF_SEGMENT = 15
 PART_OF_STEPS = 0.1
 """A call counts as having seen a side of a border if it spent this part of its steps there."""
 AHEAD_PAYS = 0.9
-"""Reading steps as scheduled ahead must lower the typical error by a tenth to be believed."""
+"""Reading steps as scheduled ahead must lower the held-out error by a tenth to be believed."""
 TWICE = 2.0
 REAR = 0.95
 """Errors beyond this quantile count as much as it when forms are compared."""
@@ -54,10 +54,6 @@ class Reading:
     replicas: dict[int, Replica]
     equations: Equations
 
-    def errors(self) -> Floats:
-        """Relative residual of each equation."""
-        return _errors(self.equations, self.cost, self.front)
-
     def batches(self) -> tuple[Floats, Floats]:
         """Batches met, and the steps taken with each."""
         states = [replica.state for replica in self.replicas.values()]
@@ -80,12 +76,28 @@ class HeldOut:
 
 def best(calls: EngineCalls, setting: Setting) -> Reading | None:
     """The reading that explains the calls best, with as many coefficients as held-out calls pay
-    for; None where the calls' times do not overlap in any usable way."""
-    found = _scheduled(calls, setting)
+    for; None where the calls' times do not overlap in any usable way.
+
+    Steps are scheduled synchronously, or one ahead where that tells held-out calls clearly better.
+    Each way is given its own form first: a step before the prompt's own and a price on steps that
+    carry prompts look alike until both are fitted.
+    """
+    plain = _formed(calls, setting)
+    if plain is None or not setting.scheduled_known:
+        return plain
+    ahead = _formed(calls, replace(setting, ahead=1))
+    if ahead is None:
+        return plain
+    return ahead if held_out(ahead).typical < AHEAD_PAYS * held_out(plain).typical else plain
+
+
+def _formed(calls: EngineCalls, setting: Setting) -> Reading | None:
+    """One way of scheduling in the form that pays."""
+    found = iterate(calls, setting, Form())
     if found is None:
         return None
-    found = _better(found, calls, replace(found.form, knots=_knots(found)))
-    return _better(found, calls, replace(found.form, mixed=True))
+    found = _better(found, calls, replace(found.form, mixed=True))
+    return _better(found, calls, replace(found.form, knots=_knots(found)))
 
 
 def _better(fit: Reading, calls: EngineCalls, form: Form) -> Reading:
@@ -96,24 +108,6 @@ def _better(fit: Reading, calls: EngineCalls, form: Form) -> Reading:
     if rich is None or rich.cost == fit.cost:
         return fit
     return rich if held_out(rich).typical < FORM_PAYS * held_out(fit).typical else fit
-
-
-def _scheduled(calls: EngineCalls, setting: Setting) -> Reading | None:
-    """Synchronous scheduling, or one step ahead where that explains the times clearly better."""
-    plain = iterate(calls, setting, Form())
-    if plain is None or not setting.scheduled_known:
-        return plain
-    ahead = iterate(calls, replace(setting, ahead=1), Form())
-    if ahead is None:
-        return plain
-    loss = [_typical(fit.errors(), fit.equations) for fit in (plain, ahead)]
-    return ahead if loss[1] < AHEAD_PAYS * loss[0] else plain
-
-
-def _typical(errors: Floats, equations: Equations) -> float:
-    """Median relative error of prefill and of decode equations, averaged."""
-    parts = [errors[equations.prefill], errors[~equations.prefill]]
-    return float(np.mean([np.median(np.abs(part)) for part in parts if part.size]))
 
 
 def iterate(
