@@ -163,7 +163,8 @@ class Call:
         if not len(plan.front_load) or self._replica is None:
             return front
         level = max(0, bisect_right(plan.front_load, self._replica.load) - 1)
-        return int(round(front * plan.front_factor[level]))
+        factor: float = plan.front_factor[level]
+        return round(front * factor)
 
     def _route(self, pool: Pool) -> None:
         session = self._world.plan.requests.session[self._place.row]
