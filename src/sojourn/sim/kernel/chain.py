@@ -1,6 +1,9 @@
 """Requests, their attempts, and the groups of steps of an attempt: what begins, and what ends.
 
-No function here calls itself, by whatever way: all that could is an event.
+An event's function (`arrive`, `work`, `timer`, `call_ended`) says which attempt it concerns, NIL if
+none, and leaves in `w.status` and `w.how` how the step or the attempt has ended, or that an attempt
+begins; then `go_on` does what follows. No function calls itself, by whatever way: all that could is
+an event.
 """
 
 from __future__ import annotations
@@ -62,68 +65,80 @@ def start(w: World) -> None:
 
 
 @compiled
-def arrive(w: World, number: Number) -> None:
+def arrive(w: World, number: Number) -> Number:
     """A request arrives (open loop: its row), or a client sends its next (closed loop)."""
     row = number
     if w.closed >= 0:
         row = w.next_row
         if row >= w.rows:
-            return
+            return NIL
         w.next_row = row + 1
         requests(w)[row].client = number
     ends(w)[row].arrival = w.now
     if w.cap < 0 or (w.held_back == 0 and w.in_flight + w.let_go < w.cap):
-        _begin_request(w, row)
-    else:
-        waiting_rows(w)[(w.held_first + w.held_back) % w.waiting_rows_room] = row
-        w.held_back += 1
+        return _begin_request(w, row)
+    waiting_rows(w)[(w.held_first + w.held_back) % w.waiting_rows_room] = row
+    w.held_back += 1
+    return NIL
 
 
 @compiled
-def work(w: World, key: Number, slot: Number, stamp: Number) -> None:
+def work(w: World, key: Number, slot: Number, stamp: Number) -> Number:
     """An event of kind WORK."""
     row, place = number_of(key), place_of(key)
     if place == requests(w)[row].steps:
         if slot < 0:
             w.let_go -= 1
-            _begin_request(w, row)
-        elif tries(w)[slot].stamp == stamp:
-            _begin_attempt(w, slot, attempt_of(key) + 1)
+            return _begin_request(w, row)
+        if tries(w)[slot].stamp == stamp:
+            return _begin_attempt(w, slot, attempt_of(key) + 1)
     elif steps(w)[requests(w)[row].first_step + place].kind != CALL:
         if visits(w)[slot].stamp == stamp:
-            _visit_work(w, slot)
+            return _visit_work(w, slot)
     elif calls(w)[slot].stamp == stamp:
         if calls(w)[slot].state == CALL_REFUSED:
-            t = np.int64(calls(w)[slot].try_)
-            _call_done(w, slot, ERROR)
-            _end_attempt(w, t, ERROR, _HOPELESS)
-        else:
-            models.call_work(w, slot)
+            w.how = _HOPELESS
+            return _call_done(w, slot, ERROR)
+        models.call_work(w, slot)
+    return NIL
 
 
 @compiled
-def timer(w: World, key: Number, slot: Number, stamp: Number) -> None:
+def timer(w: World, key: Number, slot: Number, stamp: Number) -> Number:
     """An event of kind TIMER: a visit's time limit, or an attempt's deadline."""
     if place_of(key) == requests(w)[number_of(key)].steps:
         if tries(w)[slot].stamp == stamp:
-            _end_attempt(w, slot, TIMEOUT, _BY_DEADLINE)
+            w.status, w.how = TIMEOUT, _BY_DEADLINE
+            return slot
     elif visits(w)[slot].stamp == stamp:
-        _visit_timer(w, slot)
+        return _visit_timer(w, slot)
+    return NIL
 
 
 @compiled
-def call_ended(w: World, c: Number) -> None:
+def call_ended(w: World, c: Number) -> Number:
     """A call has written all that it writes where it is."""
     call = calls(w)[c]
     if call.target < call.output:
         models.move(w, c)
-        return
-    t = np.int64(call.try_)
-    if t < 0:
+    elif call.try_ < 0:
         free_call(w, c)
+    else:
+        return _call_done(w, c, OK)
+    return NIL
+
+
+@compiled
+def go_on(w: World, t: Number) -> None:
+    """What follows for attempt `t`: the next groups if `w.status` is OK and nothing is under way,
+    and after the last group, or with another status, the attempt's end."""
+    if w.status == OK and (tries(w)[t].first >= 0 or _begin_groups(w, t)):
         return
-    _call_done(w, c, OK)
-    _step_done(w, t)
+    if w.status == SHED:
+        log_attempt(w, t, SHED, NONE)
+        _end_request(w, t, SHED)
+    else:
+        _end_attempt(w, t, w.status, w.how)
 
 
 @compiled
@@ -133,35 +148,27 @@ def _key_after_steps(w: World, kind: Number, row: Number, attempt: Number) -> Nu
 
 
 @compiled
-def _begin_request(w: World, row: Number) -> None:
+def _begin_request(w: World, row: Number) -> Number:
     w.in_flight += 1
     t = take_try(w)
     tries(w)[t].row = row
-    _begin_attempt(w, t, np.int64(0))
+    return _begin_attempt(w, t, np.int64(0))
 
 
 @compiled
-def _begin_attempt(w: World, t: Number, attempt: Number) -> None:
+def _begin_attempt(w: World, t: Number, attempt: Number) -> Number:
     one = tries(w)[t]
     row = np.int64(one.row)
     one.started, one.attempt, one.next_step = w.now, attempt, 0
     one.first, one.last = NIL, NIL
     ends(w)[row].attempts = attempt + 1
+    w.status, w.how = OK, _BY_STEP
     if control.shed(w, row, attempt):
-        log_attempt(w, t, SHED, NONE)
-        _end_request(w, t, SHED)
-        return
-    if w.timeout >= 0:
+        w.status = SHED
+    elif w.timeout >= 0:
         key = _key_after_steps(w, TIMER, row, attempt)
         push(w, w.now + w.timeout, key, t, np.int64(one.stamp))
-    _step_done(w, t)
-
-
-@compiled
-def _step_done(w: World, t: Number) -> None:
-    """If nothing of the group is under way the next begins; after the last the attempt ends."""
-    if tries(w)[t].first < 0 and not _begin_groups(w, t):
-        _end_attempt(w, t, OK, _BY_STEP)
+    return t
 
 
 @compiled
@@ -191,53 +198,53 @@ def _begin_step(w: World, t: Number, step: Number, place: Number) -> None:
 
 
 @compiled
-def _visit_work(w: World, v: Number) -> None:
+def _visit_work(w: World, v: Number) -> Number:
     """A service, a delay or a refusal ends."""
-    visit = visits(w)[v]
-    state = np.int64(visit.state)
+    state = np.int64(visits(w)[v].state)
     if state in (SERVED, ORPHAN):
-        stations.serve_next(w, np.int64(visit.queue))
+        stations.serve_next(w, np.int64(visits(w)[v].queue))
     if state == ORPHAN:
         free_visit(w, v)
-        return
-    t, station = np.int64(visit.try_), np.int64(visit.station)
-    status = ERROR if state == VISIT_REFUSED else OK
-    log_visit(w, v, status)
-    remove(w, t, visit_member(v))
+        return NIL
+    t = _visit_done(w, v, ERROR if state == VISIT_REFUSED else OK)
     free_visit(w, v)
-    _visit_ended(w, t, station, status)
+    return t
 
 
 @compiled
-def _visit_timer(w: World, v: Number) -> None:
+def _visit_timer(w: World, v: Number) -> Number:
     """A visit's time limit."""
-    visit = visits(w)[v]
-    if visit.state not in (VISIT_WAITS, SERVED):
-        return
-    t, station = np.int64(visit.try_), np.int64(visit.station)
-    log_visit(w, v, TIMEOUT)
-    remove(w, t, visit_member(v))
+    if visits(w)[v].state not in (VISIT_WAITS, SERVED):
+        return NIL
+    t = _visit_done(w, v, TIMEOUT)
     stations.leave(w, v)
-    _visit_ended(w, t, station, TIMEOUT)
+    return t
 
 
 @compiled
-def _visit_ended(w: World, t: Number, station: Number, status: Number) -> None:
-    if status != OK and plans(w)[station].optional == 0:
-        _end_attempt(w, t, status, _BY_STEP)
-        return
-    if status != OK:
-        degrade_station(w, np.int64(tries(w)[t].row), station)
-    _step_done(w, t)
+def _visit_done(w: World, v: Number, status: Number) -> Number:
+    """A visit that has a caller ends: its row is written, and it is under way no more. An optional
+    station can be done without."""
+    visit = visits(w)[v]
+    log_visit(w, v, status)
+    remove(w, np.int64(visit.try_), visit_member(v))
+    w.status, w.how = status, _BY_STEP
+    if status != OK and plans(w)[visit.station].optional != 0:
+        degrade_station(w, np.int64(visit.row), np.int64(visit.station))
+        w.status = OK
+    return np.int64(visit.try_)
 
 
 @compiled
-def _call_done(w: World, c: Number, status: Number) -> None:
+def _call_done(w: World, c: Number, status: Number) -> Number:
     """A call that has a caller ends: its row is written, and it is under way no more."""
     call = calls(w)[c]
+    t = np.int64(call.try_)
     log_call(w, c, np.int64(call.written), status)
-    remove(w, np.int64(call.try_), call_member(c))
+    remove(w, t, call_member(c))
     free_call(w, c)
+    w.status = status
+    return t
 
 
 @compiled

@@ -14,7 +14,7 @@ from sojourn.sim.kernel.arrays import ended, events, requests, turns
 from sojourn.sim.kernel.compiled import CACHE, Array, Number, World, compiled, entrance, is_compiled
 from sojourn.sim.kernel.events import drop_first, kind_of, number_of
 from sojourn.sim.kernel.packing import GROWING, pack
-from sojourn.sim.kernel.state import ARRIVE, CONTROL, SAMPLE, STEP_BEGIN, STEP_END, TIMER, WORK
+from sojourn.sim.kernel.state import ARRIVE, CONTROL, NIL, SAMPLE, STEP_BEGIN, STEP_END, TIMER, WORK
 from sojourn.sim.kernel.turns import IDLE, first_turn, set_turn
 from sojourn.sim.log import Log
 from sojourn.sim.lowered import Lowered
@@ -84,18 +84,21 @@ def go(world: Array, most: Number) -> Number:
         if now >= _LONGEST:
             return DONE if now >= NEVER else TOO_LONG
         w.now = now
+        t = NIL
         if arrival == now:
             w.kind = ARRIVE
             row = w.next_row
             w.next_row = row + 1
-            chain.arrive(w, row)
+            t = chain.arrive(w, row)
         elif turn == 2 * now and not (event == now and kind_of(events(w)[0].key) == ARRIVE):
             _end_step(w)
         elif event == now:
-            _happen(w)
+            t = _happen(w)
         else:
             w.kind = STEP_BEGIN
             steps.step_begin(w, first_turn(w))
+        if t != NIL:
+            chain.go_on(w, t)
     return PAUSE
 
 
@@ -123,25 +126,28 @@ def _end_step(w: World) -> None:
     set_turn(w, r, IDLE)
     engine.step_end(w, r)
     for i in range(w.ended_count):
-        chain.call_ended(w, np.int64(ended(w)[i]))
+        t = chain.call_ended(w, ended(w)[i])
+        if t != NIL:
+            chain.go_on(w, t)
     engine.after_end(w, r)
 
 
 @compiled
-def _happen(w: World) -> None:
-    """The first event of the heap."""
+def _happen(w: World) -> Number:
+    """The first event of the heap. Returns the attempt that it concerns, NIL if none."""
     event = events(w)[0]
     key, slot, stamp = event.key, np.int64(event.slot), np.int64(event.stamp)
     drop_first(w)
     kind = kind_of(key)
     w.kind = kind
     if kind == WORK:
-        chain.work(w, key, slot, stamp)
-    elif kind == TIMER:
-        chain.timer(w, key, slot, stamp)
-    elif kind == SAMPLE:
+        return chain.work(w, key, slot, stamp)
+    if kind == TIMER:
+        return chain.timer(w, key, slot, stamp)
+    if kind == SAMPLE:
         control.sample(w)
     elif kind == CONTROL:
         control.control(w, number_of(key))
     else:
-        chain.arrive(w, number_of(key))
+        return chain.arrive(w, number_of(key))
+    return NIL

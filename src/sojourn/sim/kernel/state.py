@@ -260,6 +260,7 @@ ARRAYS: Final = {
 }
 _SCALARS: Final = (
     "now", "kind", "replica_now",  # the event under way: its time, kind, and replica if of one
+    "status", "how",  # how a step or an attempt has ended: see chain.py
     "seed", "rows", "next_row", "in_flight", "event_count",
     "free_try", "free_visit", "free_call", "live_tries", "live_visits", "live_calls",
     "pool_count", "replica_count", "tree_base", "level_count", "seqs_most", "block_most",
