@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from sojourn.capacity.records import EngineModel
+from sojourn.progress import silent
 from sojourn.sim.log import Log
 from sojourn.sim.lowered import Lowered
 from sojourn.sim.lowering import lower
@@ -96,7 +97,7 @@ def engine(name: str) -> Run:
     found = ENGINES.get(name)
     if found is None:
         raise SystemExit(f"no engine {name!r} in this checkout; there are {', '.join(ENGINES)}")
-    return found
+    return lambda lowered: found(lowered, silent)
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,11 @@ import sim_speed
 import sim_workloads
 
 from sojourn.sim.lowering import lower
+from sojourn.sim.reference.run import reference
 from sojourn.sim.scenario import Scenario
-from sojourn.sim.simulate import ENGINES
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNT = 200
-reference = ENGINES["reference"]
 
 
 @pytest.fixture

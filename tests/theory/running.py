@@ -2,9 +2,9 @@
 
 A test says what a scenario is, which figures are read off a run, and what theory says they are.
 `replicated` runs it under `RUNS` seeds; `agrees` asks that Student's interval of the replications
-holds the closed form, and that it does not hold a wrong one, which the test names: most often the same
-formula at 3% more load. So every agreement here could have failed. (tests/theory/test_power.py
-runs the simulator itself at 3% more load, and counts how often intervals hold the truth.)
+holds the closed form, and that it does not hold a wrong one, which the test names: most often the
+same formula at 3% more load. So every agreement here could have failed. (`test_power.py` runs the
+simulator itself at 3% more load, and counts how often intervals hold the truth.)
 
 Confidence is 99.99% a figure: with some 150 figures in the folder, a change of seeds that alters
 nothing else brings a false alarm in one of 70. Time is in units of a mean service.
@@ -184,4 +184,6 @@ def agrees(values, expected, *, unlike, slack=0.0):
 def above(values, bound):
     """The interval of the replications lies above a bound (a number, or one per replication)."""
     found = student(np.asarray(values) - bound, CONFIDENCE)
-    assert found.low > 0, f"above the bound by {found.mid:.5g} ({found.low:.5g} to {found.high:.5g})"
+    assert found.low > 0, (
+        f"above the bound by {found.mid:.5g} ({found.low:.5g} to {found.high:.5g})"
+    )

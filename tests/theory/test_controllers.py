@@ -152,9 +152,7 @@ def test_the_autoscaler_reaches_the_load_over_its_target(load, begins, metric):
         metric=metric, target=target, every_s=UNIT_S, cold_start_s=0.5 * UNIT_S, most=20,
         scale_down_after_s=2 * UNIT_S, tolerance=0.0,
     )  # fmt: skip
-    model = engine(
-        step_model(base=UNIT_S / tokens), replicas=begins, seqs=200, autoscaler=scaler
-    )
+    model = engine(step_model(base=UNIT_S / tokens), replicas=begins, seqs=200, autoscaler=scaler)
     made = stream_of(np.arange(count) / load + 1e-3, calls(1, tokens))
     log = simulate(Scenario(made, served_by([], engine=model)), engine="kernel").log
     came = units(log.changes["t"])

@@ -13,8 +13,8 @@ from tests.theory.closed_forms import (
 )
 from tests.theory.running import (
     MORE,
-    agrees,
     above,
+    agrees,
     poisson,
     replicated,
     served_by,

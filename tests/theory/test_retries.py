@@ -12,7 +12,6 @@ from tests.theory.running import (
     poisson,
     replicated,
     served_by,
-    steady,
     stream_of,
     units,
     visits,
@@ -107,7 +106,7 @@ RATE, LIMIT, RETRIES, BACKOFF = 0.7, 8.0, 5, 1500.0
 attempts come almost as a Poisson process, as the formula has it."""
 TRIGGER, LASTS = 4000.0, 6000.0
 SETTLED = (0.6, 0.95)
-"""Where it is looked at, in parts of the arrival period (57,000 S): 16 backoffs after the trigger."""
+"""Where it is looked at, in parts of the arrival period (57,000 S): 16 backoffs after it."""
 
 
 def equilibria(rate, *, runs_on=True):
@@ -187,7 +186,7 @@ def test_started_empty_it_stays_in_the_good_equilibrium():
 
 @pytest.mark.parametrize("trigger", ["burst", "slow"])
 def test_after_a_trigger_it_stays_in_the_bad_equilibrium(trigger):
-    """Though the trigger has been over for ten thousand service times."""
+    """Though the trigger has been over for more than 20,000 service times."""
     found = observed(trigger)
     is_at(found, -1)
     agrees(found[1], equilibria(RATE)[-1][1], unlike=equilibria(MORE * RATE)[-1][1])

@@ -37,9 +37,7 @@ def spread(policy, rate):
 
     def make(rng, count):
         arrivals = poisson(rng, rate, count)
-        return Scenario(
-            stream_of(arrivals, calls(1, rng.geometric(1 / TOKENS, count))), the_fleet
-        )
+        return Scenario(stream_of(arrivals, calls(1, rng.geometric(1 / TOKENS, count))), the_fleet)
 
     return make
 

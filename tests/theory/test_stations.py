@@ -166,9 +166,7 @@ def test_stations_in_series_are_independent():
 
     def measure(run):
         rows = [run.log.visits[run.log.visits["place"] == place] for place in (0, 1)]
-        inside = [
-            steady(units(r["ended"] - r["entered"])[np.argsort(r["request"])]) for r in rows
-        ]
+        inside = [steady(units(r["ended"] - r["entered"])[np.argsort(r["request"])]) for r in rows]
         gaps = np.diff(np.sort(units(rows[0]["ended"])))
         each = [steady(waits(run, place)).mean() for place in range(3)]
         return (*each, gaps.var() / gaps.mean() ** 2, np.corrcoef(*inside)[0, 1])

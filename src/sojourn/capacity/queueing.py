@@ -231,9 +231,9 @@ def deadline_failure(
     Symbols: lambda `arrival_rate` 1/s, S `service_s` s, mu = 1/S, rho = lambda S (may exceed 1),
     T `limit_s` s from arrival to end of service, d = mu - lambda.
     Source: M/M/1 with fixed patience (Barrer 1957; Baccelli, Boyer & Hebuterne 1984): density
-    lambda p0 e^(-dx) of the work found, x < T, from level crossings; the limit on the end of service
-    added here. Wrong when: service is not exponential, several servers, arrivals not Poisson
-    (retries that follow at once).
+    lambda p0 e^(-dx) of the work found, x < T, from level crossings; that the limit counts to the
+    end of service is added here. Wrong when: service is not exponential, several servers, arrivals
+    not Poisson (retries that follow at once).
     """
     _not_negative(arrival_rate=arrival_rate, limit_s=limit_s)
     _positive(service_s=service_s)

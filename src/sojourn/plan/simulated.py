@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from sojourn.plan.estimates import share_interval
 from sojourn.plan.run_digest import MOMENTS, MOST_ATTRIBUTED, Digest, Served, digest, part_of
 from sojourn.plan.simulated_records import BucketResult, Moment, ResourceResult, Simulated
 from sojourn.plan.slo import Judged, judge
+from sojourn.progress import Progress, silent
 from sojourn.sim.estimates import across, batch_means
 from sojourn.sim.scenario import SimRun
 from sojourn.sim.scenario_build import build
@@ -68,7 +69,7 @@ def config_of(file: ScenarioFile) -> Config:
     return Config(slo=file.slo, analysis=analysis)
 
 
-def run_order(order: Order, tell: Callable[[str, float], None]) -> Result:
+def run_order(order: Order, tell: Progress) -> Result:
     """Run every replication. Seeds count up from the file's.
 
     Raises:
@@ -78,7 +79,7 @@ def run_order(order: Order, tell: Callable[[str, float], None]) -> Result:
     file = order.file
     seeds = [file.seed + number for number in range(file.replications)]
     tell("drawing requests", 0.0)
-    first, replication = _one(order, seeds[0])
+    first, replication = _one(order, seeds[0], lambda text, done: tell(text, done / len(seeds)))
     done = [replication]
     tell("simulating", 1 / len(seeds))
     rest = seeds[1:]
@@ -108,10 +109,10 @@ def _alone(order: Order, seed: int) -> Replication:
     return _one(order, seed)[1]
 
 
-def _one(order: Order, seed: int) -> tuple[SimRun, Replication]:
+def _one(order: Order, seed: int, tell: Progress = silent) -> tuple[SimRun, Replication]:
     file = order.file
     built = build(file, order.path, seed, order.recording)
-    run = simulate(built.scenario, engine=order.engine)
+    run = simulate(built.scenario, engine=order.engine, progress=tell)
     found = digest(run, warm_up_s=file.warm_up_s, confidence=file.confidence)
     config = config_of(file)
     part = part_of(run, file.warm_up_s)

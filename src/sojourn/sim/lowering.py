@@ -44,7 +44,7 @@ from sojourn.workload.profile_records import StepKind
 from sojourn.workload.stream import Stream
 
 SAMPLE_S: Final = 1.0
-MOST_SAMPLES: Final = 100_000
+MOST_SAMPLES: Final = 20_000
 
 
 def lower(scenario: Scenario) -> Lowered:
@@ -173,6 +173,8 @@ def _pool(engine: EngineModel, first: int, names: tuple[str, ...]) -> PoolPlan:
         prompt=_prompt_table(engine),
         context=ticks(step.prefill_s_per_token_context),
         front=ticks_of(np.array(step.front_samples_s or (step.front_s,))),
+        front_load=np.array([load for load, _ in step.front_load], dtype=np.int64),
+        front_factor=np.array([factor for _, factor in step.front_load], dtype=np.float64),
         order=ORDERS.index(scheduler.order),
         cap=scheduler.long_prompt_cap or -1,
         full_input=scheduler.admit_full_input,
@@ -203,7 +205,7 @@ def _prompt_table(engine: EngineModel) -> Ticks:
             step.prefill_step_s(known + 1) - step.prefill_step_s(known) - step.prefill_s_per_token
         )
         seconds = seconds + inside + np.maximum(tokens - known, 0) * rise
-    return np.maximum(ticks_of(seconds), 0)
+    return np.maximum(ticks_of(np.asarray(seconds, dtype=np.float64)), 0)
 
 
 def _encoder(encoder: Encoder | None) -> EncoderPlan | None:

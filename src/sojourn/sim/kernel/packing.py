@@ -6,15 +6,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
-from sojourn.capacity.policies import Order
+from sojourn.capacity.policies import Order, RouterPolicy
 from sojourn.errors import UsageError
 from sojourn.sim.kernel.compiled import Array
 from sojourn.sim.kernel.events import MOST_ATTEMPTS, MOST_PLACES, MOST_REQUESTS
 from sojourn.sim.kernel.state import ACTIVE, ARRAYS, NIL, STOPPED, WORLD
 from sojourn.sim.kernel.turns import IDLE
 from sojourn.sim.log import NONE, Log
-from sojourn.sim.lowered import CALL, ORDERS, Lowered, PoolPlan, StationPlan
+from sojourn.sim.lowered import CALL, ORDERS, ROUTERS, Lowered, PoolPlan, StationPlan
 
 _COUNTS: Final = {
     "events": "event_count", "tries": "live_tries", "visits": "live_visits",
@@ -23,6 +24,8 @@ _COUNTS: Final = {
 }  # fmt: skip
 GROWING: Final = tuple(_COUNTS)
 """Arrays that are made larger when they are full."""
+_PREFIX_AWARE: Final = ROUTERS.index(RouterPolicy.PREFIX_AWARE)
+_BITS: Final = 64
 _PRIORITY: Final = ORDERS.index(Order.PRIORITY)
 
 
@@ -176,7 +179,7 @@ def _pack_input(run: Run, lowered: Lowered) -> None:
     table["first_hash"] = steps.first_hash[:-1]
     table["hashes"] = np.diff(steps.first_hash)
     run.put("steps", table)
-    run.put("hashes", steps.hashes if len(steps.hashes) else np.zeros(1, np.int64))
+    _pack_hashes(run, lowered)
     ends = np.zeros(len(rows), ARRAYS["ends"])
     ends["arrival"] = ends["end"] = ends["status"] = NONE
     run.put("ends", ends)
@@ -184,15 +187,27 @@ def _pack_input(run: Run, lowered: Lowered) -> None:
     run.put("waiting_rows", np.zeros(held + 1, np.int32))
 
 
+def _pack_hashes(run: Run, lowered: Lowered) -> None:
+    """Hashes by number; and who holds each, where a router asks for it."""
+    values = lowered.steps.hashes if any(pool.unit >= 0 for pool in lowered.pools) else ()
+    asked = any(pool.router == _PREFIX_AWARE and pool.unit >= 0 for pool in lowered.pools)
+    known = pa.array(values, pa.int64()).dictionary_encode()
+    numbers = known.indices.to_numpy() if len(known) else np.zeros(1, np.int32)
+    run.put("hashes", np.ascontiguousarray(numbers, np.int32))
+    run.put("hash_nodes", np.zeros(len(numbers), np.int32))
+    run.world["with_holders"] = asked and lowered.replicas <= _BITS
+    count = len(known.dictionary) if run.world[0]["with_holders"] else 0
+    run.put("holders", np.zeros(count + 1, np.uint64))
+
+
 def _pack_stations(run: Run, lowered: Lowered, tables: _Tables) -> None:
     plans = np.zeros(len(lowered.stations) + 1, ARRAYS["stations"])
-    factors: list[float] = []
+    drifts = 0
     for row, plan in zip(plans, lowered.stations, strict=False):
         _pack_station(row, plan, tables)
-        row["factor"] = len(factors)
-        factors.extend(plan.drift_factor.tolist())
+        row["factor"] = drifts
+        drifts += len(plan.drift_factor)
     run.put("stations", plans)
-    run.put("factors", np.array([*factors, 1.0]))
     queues = np.zeros(len(lowered.servers) + 1, ARRAYS["queues"])
     queues["servers"][:-1] = lowered.servers
     queues["first"] = queues["last"] = NIL
@@ -216,9 +231,13 @@ def _pack_station(row: Array, plan: StationPlan, tables: _Tables) -> None:
 
 def _pack_pools(run: Run, lowered: Lowered, tables: _Tables) -> None:
     rows = np.zeros(len(lowered.pools), ARRAYS["pools"])
+    factors: list[float] = [factor for s in lowered.stations for factor in s.drift_factor.tolist()]
     for row, plan in zip(rows, lowered.pools, strict=True):
         _pack_pool(row, plan, tables)
+        row["front_factor"] = len(factors)
+        factors.extend(plan.front_factor.tolist())
     run.put("pools", rows)
+    run.put("factors", np.array([*factors, 1.0]))
 
 
 def _pack_pool(row: Array, plan: PoolPlan, tables: _Tables) -> None:
@@ -228,10 +247,10 @@ def _pack_pool(row: Array, plan: PoolPlan, tables: _Tables) -> None:
         "prefill_pool", "abort",
     ):  # fmt: skip
         row[name] = getattr(plan, name)
-    for name in ("base", "slope", "prompt", "front", "accept"):
+    for name in ("base", "slope", "prompt", "front", "accept", "front_load"):
         row[name] = tables.add(getattr(plan, name))
-    fronts = plan.front
-    row["fronts"] = len(fronts)
+    row["fronts"] = len(plan.front)
+    row["front_loads"] = len(plan.front_load)
     row["drafts"] = len(plan.accept)
     row["active"] = plan.replicas
     for name in ("last_routed", "less_since", "gap", "last_scheduled"):

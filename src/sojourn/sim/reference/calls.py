@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
@@ -122,7 +123,7 @@ class Call:
             target=1 if moves else self._output,
             at_hand=steps.cached[step],
             at_hand_again=steps.cached[step],
-            hashes=steps.hashes[first:end],
+            hashes=list(steps.hashes[first:end]),
             moves=moves,
         )
         return Sequence(
@@ -150,11 +151,20 @@ class Call:
         world = self._world
         self._route(self._entry)
         self._stop = self._stop_front
-        front = pick(self._entry.plan.front, self._place.luck(world.plan, FRONT))
+        front = self._front_time()
         if front:
             world.events.at(self._arrival + front, WORK, self._place.key, self._enter_encoder)
         else:
             self._enter_encoder()
+
+    def _front_time(self) -> int:
+        plan = self._entry.plan
+        front = pick(plan.front, self._place.luck(self._world.plan, FRONT))
+        if not len(plan.front_load) or self._replica is None:
+            return front
+        level = max(0, bisect_right(plan.front_load, self._replica.load) - 1)
+        factor: float = plan.front_factor[level]
+        return round(front * factor)
 
     def _route(self, pool: Pool) -> None:
         session = self._world.plan.requests.session[self._place.row]
