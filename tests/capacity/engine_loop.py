@@ -36,16 +36,20 @@ class Load:
 
 class Loop:
     """Runs a load to the end. `ahead`: a step is scheduled while the one before it runs, as
-    vLLM does with asynchronous scheduling. Times are NaN where something never happened."""
+    vLLM does with asynchronous scheduling. `front`: the front end's time of each call, else all
+    take the step model's. Times are NaN where something never happened."""
 
-    def __init__(self, load, step, *, seqs=256, budget=2048, noise=0.0, ahead=False, seed=0):
+    def __init__(
+        self, load, step, *, seqs=256, budget=2048, noise=0.0, ahead=False, seed=0, front=None
+    ):
         self.load, self.step, self.seqs, self.budget = load, step, seqs, budget
         self.noise, self.ahead, self.rng = noise, ahead, np.random.default_rng(seed)
         n = len(load.arrival)
+        self.reached = load.arrival + (step.front_s if front is None else front)
         self.scheduled, self.first, self.end = (np.full(n, np.nan) for _ in range(3))
         self.left = (load.input - load.cached).astype(float)
         self.written = np.zeros(n)
-        self.queue = [int(i) for i in np.argsort(load.arrival, kind="stable")]
+        self.queue = [int(i) for i in np.argsort(self.reached, kind="stable")]
         self.running: list[int] = []
         self.now = self.seen = float(load.arrival.min())
         self.steps = 0
@@ -66,8 +70,7 @@ class Loop:
             prompts.append((i, take))
         if not decodes and not prompts:
             if self.queue:
-                reached = self.load.arrival[self.queue[0]] + self.step.front_s
-                self.now = self.seen = max(float(reached), self.now)
+                self.now = self.seen = max(float(self.reached[self.queue[0]]), self.now)
             return
         context = float(sum(self.load.input[i] + self.written[i] for i in decodes))
         took = self.step.step_s(len(decodes), context, int(tokens), attended)
@@ -84,7 +87,7 @@ class Loop:
     def _admit(self, room):
         room -= sum(self.left[i] for i in self.running)
         horizon = self.seen if self.ahead else self.now
-        while self.queue and self.load.arrival[self.queue[0]] + self.step.front_s <= horizon:
+        while self.queue and self.reached[self.queue[0]] <= horizon:
             i = self.queue[0]
             if self.load.cancel[i] <= self.now:
                 self.end[i] = self.load.cancel[i]

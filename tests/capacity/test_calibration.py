@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.capacity.engine_loop import Load, Loop, calls_table, poisson_load, tables_of, truth
 
 from sojourn.capacity import calibration
@@ -206,3 +208,78 @@ def test_time_scale_scales_every_cost():
     one, three = (calibration.fit(tables_of(t), CONFIG) for t in (table, slow))
     assert three.decode_step_s(10, 8000) == pytest.approx(3 * one.decode_step_s(10, 8000), rel=0.01)
     assert three.front_s == pytest.approx(3 * one.front_s, rel=0.05)
+
+
+COSTS = {
+    "rise": st.floats(0.0, 2e-4),
+    "base": st.floats(0.004, 0.03),
+    "slope": st.floats(1e-8, 4e-7),
+    "token": st.floats(1e-5, 1e-4),
+    "attended": st.floats(0.0, 5e-9),
+    "mixed": st.sampled_from([0.0, 0.012]),
+    "seed": st.integers(0, 9),
+}
+
+
+def _model(base, rise, slope, token, attended, mixed):
+    return truth(
+        base_s=(base, base + 100 * rise),
+        slope_s_per_token=(slope, slope),
+        prefill_s_per_token=token,
+        prefill_s_per_token_context=attended,
+        prefill_tokens=(0, 1, 2) if mixed else (),
+        prefill_base_s=(0.0, mixed, mixed) if mixed else (),
+    )
+
+
+@settings(max_examples=8, deadline=None)
+@given(scheduled=st.booleans(), **COSTS)
+def test_any_model_is_fitted_back_within_its_held_out_error(scheduled, seed, **costs):
+    """Two loads of a random engine; what is fitted tells a third load's calls as well as the
+    held-out error says, and the steps within the range it calls valid."""
+    real = _model(**costs)
+    step = real.decode_step_s(10, 8000)
+    rate = 0.04 / step
+    parts = []
+    for index, share in enumerate((0.3, 1.0)):
+        load = poisson_load(share * rate, 200, seed=seed + index, longest=2500)
+        ran = Loop(load, real, noise=0.03, seed=seed + index)
+        parts.append(calls_table(load, ran, scheduled=scheduled, replica=f"{index}"))
+    fitted = calibration.fit(tables_of(*parts), CONFIG)
+    assert isinstance(fitted, StepModel), fitted
+    share = 0.05 if scheduled else 0.1
+    for batch in np.unique(np.linspace(*fitted.valid_batch, 4).round()).astype(int).tolist():
+        told, said = (m.decode_step_s(batch, 800.0 * batch) for m in (real, fitted))
+        assert said == pytest.approx(told, rel=share)
+    other = poisson_load(0.7 * rate, 150, seed=seed + 7, longest=2500)
+    runs = [Loop(other, model) for model in (fitted, real)]
+    told, said = (run.end - other.arrival for run in reversed(runs))
+    assert np.median(np.abs(said / told - 1)) < 2 * fitted.held_out_error + 0.02
+
+
+def test_what_a_step_with_a_prompt_costs_more_is_found():
+    real = _model(0.012, 2e-5, 5e-8, 2e-5, 0.0, 0.015)
+    parts = []
+    for index, rate in enumerate((1.0, 5.0)):
+        load = poisson_load(rate, 250, seed=index)
+        parts.append(calls_table(load, Loop(load, real, seed=index), replica=f"{index}"))
+    fitted = calibration.fit(tables_of(*parts), CONFIG)
+    assert fitted.prefill_step_s(1) == pytest.approx(0.015, rel=0.15)
+    assert fitted.prefill_step_s(1000) == pytest.approx(real.prefill_step_s(1000), rel=0.05)
+    plain = calibration.fit(tables_of(calls_table(*_run(250))), CONFIG)
+    assert plain.prefill_step_s(1) < 0.002
+
+
+@pytest.mark.parametrize("scheduled", [True, False])
+def test_the_front_ends_times_are_a_distribution(scheduled):
+    """Times of 5 ms and, for every tenth call, of 60: the samples have that mean and that tail,
+    although every call also waits for the end of a step."""
+    real, load = truth(front_s=0.0), poisson_load(1.0, 400, seed=3)
+    front = np.where(np.random.default_rng(0).random(400) < 0.1, 0.060, 0.005)
+    ran = Loop(load, real, front=front)
+    fitted = calibration.fit(tables_of(calls_table(load, ran, scheduled=scheduled)), CONFIG)
+    samples = np.array(fitted.front_samples_s)
+    assert samples.mean() == pytest.approx(front.mean(), abs=0.003)
+    assert samples.mean() == pytest.approx(fitted.front_s, rel=1e-6)
+    assert np.quantile(samples, 0.97) == pytest.approx(0.060, abs=0.012)
+    assert np.quantile(samples, 0.5) == pytest.approx(0.005, abs=0.004)

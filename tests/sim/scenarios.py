@@ -253,6 +253,7 @@ def _step(setting: Setting) -> StepModel:
             rates |= {"prefill_tokens": (0, 4, 32), "prefill_base_s": (0.0, 0.004, 0.006)}
     return StepModel(
         batches=(0, 64), **tables, **rates, front_s=luck.one((0.0, 0.25)), front_samples_s=front,
+        front_load=luck.one(((), ((2, 1.5), (4, 0.0), (9, 2.7)))),
         provenance=Provenance.ASSUMED, source="test",
     )  # fmt: skip
 

@@ -151,7 +151,8 @@ def _own_prefill(
         computed = np.bincount(group, computed)[group].astype(np.float64)
         attended = np.bincount(group, attended)[group].astype(np.float64)
     steps = np.ceil(computed / np.maximum(setting.budget - batch, 1.0))
-    return np.maximum(steps * step + cost.token * computed + cost.attended * attended, 1e-6)
+    prompts = cost.token * computed + cost.attended * attended
+    return np.maximum(steps * (step + cost.mixed) + prompts, 1e-6)
 
 
 def write(
@@ -178,7 +179,7 @@ def _exact_steps(columns: Floats, steps: Floats) -> Floats:
     """Columns that count steps, brought to the number of steps that is known."""
     ratio = steps / np.maximum(columns[:, 0], 1e-9)
     scaled = columns.copy()
-    scaled[:, :-2] *= ratio[:, None]
+    scaled[:, :-3] *= ratio[:, None]
     scaled[:, 0] = steps
     return scaled
 
@@ -198,7 +199,7 @@ def _decode(replica: Replica, knots: tuple[float, ...]) -> Equations:
     first, end, steps = calls.first[rows], calls.end[rows], calls.output[rows] - 1
     columns = _exact_steps(replica.state.columns(first, end, knots), steps)
     own = 1 - replica.occupancy.share
-    columns[:, -3] += own * steps * (calls.input[rows] + (steps + 1) / 2)
+    columns[:, -4] += own * steps * (calls.input[rows] + (steps + 1) / 2)
     duration = end - first
     return Equations(
         np.column_stack([columns, np.zeros(len(rows))]),
@@ -216,9 +217,9 @@ def _prefill(replica: Replica, knots: tuple[float, ...]) -> Equations:
     rows = np.flatnonzero(told)
     start, first = calls.scheduled[rows], calls.first[rows]
     steps = replica.chunks[rows] + replica.lead[rows]
-    columns = _with_own(
-        _exact_steps(replica.state.columns(start, first, knots), steps), replica, rows
-    )
+    columns = _exact_steps(replica.state.columns(start, first, knots), steps)
+    columns = _with_own(columns, replica, rows)
+    columns[:, -3] = replica.chunks[rows]
     duration = first - start
     return Equations(
         np.column_stack([columns, np.zeros(len(rows))]),
@@ -250,6 +251,7 @@ def _first_token(replica: Replica, knots: tuple[float, ...], cost: Cost | None) 
     start, first = replica.occupancy.prefill_start[rows], calls.first[rows]
     columns = _exact_steps(state.columns(start, first, knots), replica.chunks[rows])
     columns = _with_own(columns, replica, rows)
+    columns[:, -3] = replica.chunks[rows]
     duration = first - calls.arrival[rows]
     if cost is not None:
         rest = state.step_at(calls.arrival[rows]) / 2

@@ -56,6 +56,11 @@ class StepModel(Record):
     front_samples_s: tuple[float, ...] = Field(
         (), description="Host times of calls, to draw from; empty: every call takes `front_s`."
     )
+    front_load: tuple[tuple[int, float], ...] = Field(
+        (),
+        description="(calls, factor): with so many calls on the replica, this one counted, host"
+        " times are factor times the above (a front end that also streams what others write).",
+    )
     provenance: Provenance
     source: str
     held_out_error: float | None = Field(
@@ -74,6 +79,9 @@ class StepModel(Record):
             raise ValueError("prefill_tokens and prefill_base_s need one length")
         if list(self.prefill_tokens) != sorted(set(self.prefill_tokens)):
             raise ValueError("prefill_tokens must ascend")
+        loads = [load for load, _ in self.front_load]
+        if loads != sorted(set(loads)) or min((f for _, f in self.front_load), default=0.0) < 0:
+            raise ValueError("front_load needs ascending calls and factors >= 0")
         return self
 
     def prefill_step_s(self, tokens: int) -> float:

@@ -28,12 +28,14 @@ class Cost:
     """A step's price list: base + piecewise linear in the batch + contexts + prompt tokens.
 
     `knots` start each segment of the batch, the first is 0; `rises` are the segments' slopes.
+    `mixed` is what a step costs more because it carries prompt tokens at all.
     """
 
     base: float
     knots: tuple[float, ...]
     rises: tuple[float, ...]
     slope: float
+    mixed: float
     token: float
     attended: float
 
@@ -45,7 +47,9 @@ class Cost:
     @property
     def vector(self) -> Floats:
         """Coefficients in the order of `State.columns`."""
-        return np.array([self.base, *self.rises, self.slope, self.token, self.attended])
+        return np.array(
+            [self.base, *self.rises, self.slope, self.mixed, self.token, self.attended]
+        )
 
 
 def segments(batch: Floats, knots: tuple[float, ...]) -> Floats:
@@ -78,22 +82,24 @@ class Occupancy:
 class State:
     """Piecewise constant state between `times`, and running totals at them.
 
-    totals: steps, then prompt tokens computed and context attended; `batch` and `context_step`
-    (sum of contexts times steps) are per interval.
+    totals: steps, steps that carry prompt tokens (`filling`), then prompt tokens computed and
+    context attended; `batch` and `context_step` (sum of contexts times steps) are per interval.
     """
 
     times: Floats
     batch: Floats
     steps: Floats
     context_steps: Floats
+    filling: Floats
     tokens: Floats
     attended: Floats
 
     def columns(self, start: Floats, end: Floats, knots: tuple[float, ...]) -> Floats:
         """Rows of the regression over [start, end]: steps, batch segments times steps,
-        contexts times steps, prompt tokens, attended context."""
+        contexts times steps, steps with prompt tokens, those tokens, attended context."""
         parts = [self.steps[:, None], segments(self.batch, knots) * self.steps[:, None]]
-        parts += [self.context_steps[:, None], self.tokens[:, None], self.attended[:, None]]
+        totals = (self.context_steps, self.filling, self.tokens, self.attended)
+        parts += [total[:, None] for total in totals]
         per_interval = np.concatenate(parts, axis=1)
         running = np.vstack([np.zeros(per_interval.shape[1]), np.cumsum(per_interval, axis=0)])
         found: Floats = self._at(running, end) - self._at(running, start)
@@ -145,7 +151,7 @@ class State:
         return np.where(inside, mean[np.clip(index, 0, len(mean) - 1)], 0.0)
 
 
-_IDLE = State(np.array([0.0, 1.0]), *(np.zeros(1) for _ in range(5)))
+_IDLE = State(np.array([0.0, 1.0]), *(np.zeros(1) for _ in range(6)))
 
 
 def sweep(calls: Occupancy, cost: Cost | None, *, budget: int) -> tuple[State, Floats]:
@@ -177,9 +183,8 @@ def sweep(calls: Occupancy, cost: Cost | None, *, budget: int) -> tuple[State, F
             steps = np.where(filling > 0, filling, np.where(batch > 0, free, 0.0))
         steps = _calibrated(steps, begin, finish, calls.tokens[decoding])
         context = _contexts(steps, begin, finish, calls.input[decoding] + 1.0) * calls.share
-    return State(
-        times, batch, steps, context * steps, tokens * calls.share, attended * calls.share
-    ), chunks.steps_of
+    of_prompts = (part * calls.share for part in (filling, tokens, attended))
+    return State(times, batch, steps, context * steps, *of_prompts), chunks.steps_of
 
 
 def _chunks(
@@ -205,7 +210,7 @@ def _chunks(
     price = cost
 
     def step_s(batch: Floats, tokens: Floats) -> Floats:
-        return price.decode(batch, batch * mean) + price.token * tokens
+        return price.decode(batch, batch * mean) + price.mixed + price.token * tokens
 
     tolerance = SAME_BORDER * float(price.decode(np.ones(1), np.full(1, mean))[0])
     return allocate(prompts, batch_at, step_s, budget=budget, tolerance_s=tolerance)

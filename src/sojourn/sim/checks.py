@@ -183,7 +183,8 @@ def _pool_durations(pool: EngineModel) -> Iterator[tuple[str, float]]:
     yield "front_s", step.front_s
     yield "prefill_s_per_token", step.prefill_s_per_token
     yield "prefill_s_per_token_context", step.prefill_s_per_token_context
-    yield from (("front_samples_s", sample) for sample in step.front_samples_s)
+    slowest = max((factor for _, factor in step.front_load), default=1.0)
+    yield from (("front_samples_s", slowest * sample) for sample in step.front_samples_s)
     yield "a decode step at max_num_seqs", max(0.0, step.decode_step_s(pool.max_num_seqs, 0.0))
     if pool.prefill is not None:
         yield "prefill.transfer_base_s", pool.prefill.transfer_base_s

@@ -106,6 +106,8 @@ class PoolPlan:
     encoder: EncoderPlan | None
     scaler: ScalerPlan | None
     abort: bool
+    front_load: Ints
+    front_factor: npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -173,6 +173,8 @@ def _pool(engine: EngineModel, first: int, names: tuple[str, ...]) -> PoolPlan:
         prompt=_prompt_table(engine),
         context=ticks(step.prefill_s_per_token_context),
         front=ticks_of(np.array(step.front_samples_s or (step.front_s,))),
+        front_load=np.array([load for load, _ in step.front_load], dtype=np.int64),
+        front_factor=np.array([factor for _, factor in step.front_load], dtype=np.float64),
         order=ORDERS.index(scheduler.order),
         cap=scheduler.long_prompt_cap or -1,
         full_input=scheduler.admit_full_input,

@@ -92,6 +92,7 @@ def pool(first=0, replicas=1, *, router=RouterPolicy.ROUND_ROBIN, seqs=4, **chan
         front=ints([0]), order=ORDERS.index(Order.FCFS), cap=-1, full_input=True, watermark=0,
         unit=-1, accept=ints([]), router=ROUTERS.index(router), load_weight=0, prefill_pool=-1,
         transfer=0, transfer_token=0, encoder=None, scaler=None, abort=True,
+        front_load=ints([]), front_factor=np.zeros(0),
     )  # fmt: skip
     return replace(plan, **changes)
 

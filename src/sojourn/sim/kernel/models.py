@@ -10,6 +10,7 @@ from sojourn.sim.kernel.compiled import Number, World, compiled
 from sojourn.sim.kernel.events import key_of, push
 from sojourn.sim.kernel.images import image_hit, image_keep
 from sojourn.sim.kernel.leaving import let_go
+from sojourn.sim.kernel.levels import at_level
 from sojourn.sim.kernel.luck import draw, index
 from sojourn.sim.kernel.routers import route
 from sojourn.sim.kernel.slots import free_call, take_call
@@ -154,11 +155,14 @@ def _front_time(w: World, c: Number) -> Number:
     """Time in the front end of its pool, ticks."""
     call = calls(w)[c]
     plan = pools(w)[call.pool]
-    if plan.fronts == 1:
-        return tables(w)[plan.front]
     if plan.fronts == 0:
         return np.int64(0)
-    return tables(w)[plan.front + index(_luck(w, c, FRONT), plan.fronts)]
+    load = np.int64(replicas(w)[call.replica].load)
+    levels, count, factor = plan.front_load, plan.front_loads, plan.front_factor
+    if plan.fronts == 1:
+        return at_level(w, tables(w)[plan.front], levels, count, factor, load)
+    drawn = tables(w)[plan.front + index(_luck(w, c, FRONT), plan.fronts)]
+    return at_level(w, drawn, levels, count, factor, load)
 
 
 @compiled

@@ -186,13 +186,12 @@ def _pack_input(run: Run, lowered: Lowered) -> None:
 
 def _pack_stations(run: Run, lowered: Lowered, tables: _Tables) -> None:
     plans = np.zeros(len(lowered.stations) + 1, ARRAYS["stations"])
-    factors: list[float] = []
+    drifts = 0
     for row, plan in zip(plans, lowered.stations, strict=False):
         _pack_station(row, plan, tables)
-        row["factor"] = len(factors)
-        factors.extend(plan.drift_factor.tolist())
+        row["factor"] = drifts
+        drifts += len(plan.drift_factor)
     run.put("stations", plans)
-    run.put("factors", np.array([*factors, 1.0]))
     queues = np.zeros(len(lowered.servers) + 1, ARRAYS["queues"])
     queues["servers"][:-1] = lowered.servers
     queues["first"] = queues["last"] = NIL
@@ -216,9 +215,13 @@ def _pack_station(row: Array, plan: StationPlan, tables: _Tables) -> None:
 
 def _pack_pools(run: Run, lowered: Lowered, tables: _Tables) -> None:
     rows = np.zeros(len(lowered.pools), ARRAYS["pools"])
+    factors: list[float] = [factor for s in lowered.stations for factor in s.drift_factor.tolist()]
     for row, plan in zip(rows, lowered.pools, strict=True):
         _pack_pool(row, plan, tables)
+        row["front_factor"] = len(factors)
+        factors.extend(plan.front_factor.tolist())
     run.put("pools", rows)
+    run.put("factors", np.array([*factors, 1.0]))
 
 
 def _pack_pool(row: Array, plan: PoolPlan, tables: _Tables) -> None:
@@ -228,10 +231,10 @@ def _pack_pool(row: Array, plan: PoolPlan, tables: _Tables) -> None:
         "prefill_pool", "abort",
     ):  # fmt: skip
         row[name] = getattr(plan, name)
-    for name in ("base", "slope", "prompt", "front", "accept"):
+    for name in ("base", "slope", "prompt", "front", "accept", "front_load"):
         row[name] = tables.add(getattr(plan, name))
-    fronts = plan.front
-    row["fronts"] = len(fronts)
+    row["fronts"] = len(plan.front)
+    row["front_loads"] = len(plan.front_load)
     row["drafts"] = len(plan.accept)
     row["active"] = plan.replicas
     for name in ("last_routed", "less_since", "gap", "last_scheduled"):

@@ -148,6 +148,7 @@ POOL: Final = np.dtype(
         # the plan
         ("base", "i8"), ("slope", "i8"), ("prompt", "i8"),  # places in `tables`
         ("front", "i8"), ("fronts", "i8"), ("accept", "i8"), ("drafts", "i8"),
+        ("front_load", "i8"), ("front_loads", "i8"), ("front_factor", "i8"),  # as a drift
         ("context", "i8"), ("block", "i8"), ("blocks", "i8"), ("watermark", "i8"),
         ("seqs", "i8"), ("budget", "i8"), ("cap", "i8"), ("unit", "i8"),
         ("transfer", "i8"), ("transfer_token", "i8"), ("load_weight", "i8"),

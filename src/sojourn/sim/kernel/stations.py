@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from sojourn.sim.kernel.arrays import (
-    factors,
     queues,
     requests,
     stations,
@@ -16,6 +15,7 @@ from sojourn.sim.kernel.arrays import (
 )
 from sojourn.sim.kernel.compiled import Number, World, compiled
 from sojourn.sim.kernel.events import key_of, push
+from sojourn.sim.kernel.levels import at_level
 from sojourn.sim.kernel.luck import draw, index
 from sojourn.sim.kernel.slots import free_visit, take_visit
 from sojourn.sim.kernel.state import (
@@ -136,17 +136,7 @@ def _drawn_service(w: World, v: Number) -> Number:
     identity = requests(w)[visit.row].identity
     luck = draw(w.seed, identity, np.int64(visit.attempt), np.int64(visit.place), SERVICE)
     service = tables(w)[plan.samples + index(luck, plan.sample_count)]
-    if plan.drifts == 0:
-        return service
-    low, high = np.int64(0), plan.drifts  # levels that have begun: at least the first is taken
-    starts = tables(w)
-    while high - low > 1:
-        middle = (low + high) >> 1
-        if starts[plan.drift + middle] <= w.now:
-            low = middle
-        else:
-            high = middle
-    return np.int64(np.rint(service * factors(w)[plan.factor + low]))
+    return at_level(w, service, plan.drift, plan.drifts, plan.factor, w.now)
 
 
 @compiled

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
@@ -150,11 +151,19 @@ class Call:
         world = self._world
         self._route(self._entry)
         self._stop = self._stop_front
-        front = pick(self._entry.plan.front, self._place.luck(world.plan, FRONT))
+        front = self._front_time()
         if front:
             world.events.at(self._arrival + front, WORK, self._place.key, self._enter_encoder)
         else:
             self._enter_encoder()
+
+    def _front_time(self) -> int:
+        plan = self._entry.plan
+        front = pick(plan.front, self._place.luck(self._world.plan, FRONT))
+        if not len(plan.front_load) or self._replica is None:
+            return front
+        level = max(0, bisect_right(plan.front_load, self._replica.load) - 1)
+        return round(front * plan.front_factor[level])
 
     def _route(self, pool: Pool) -> None:
         session = self._world.plan.requests.session[self._place.row]

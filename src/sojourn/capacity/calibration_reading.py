@@ -1,0 +1,219 @@
+"""One reading of an engine's calls: where each ran, and the step costs that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sojourn.capacity.engine_calls import EngineCalls
+from sojourn.capacity.equations import Equations, Replica, Setting, rebuild, write
+from sojourn.capacity.regression import robust_nnls
+from sojourn.capacity.sweep import Cost
+from sojourn.trace.arrays import Bools, Floats
+
+FEWEST_CALLS = 30
+"""Below this a robust fit of six coefficients and five held-out blocks means nothing."""
+ROUNDS = 4
+"""Sweep, fit, sweep with the fit: the figures settle to 0.1% in three rounds."""
+BLOCKS = 5
+MOST_EQUATIONS = 60_000
+"""More add no precision that drift of the machine would not drown; a seeded choice is taken."""
+FORM_PAYS = 0.95
+"""A form with more coefficients must lower the held-out error by a twentieth."""
+CURVED_FROM_BATCH = 4.0
+"""A border of the batch below this would leave the base of an empty step to noise."""
+CALLS_OF_SEGMENT = 15
+"""Calls whose mean batch lies in a segment, at least: half of what a whole fit needs."""
+AHEAD_PAYS = 0.9
+"""Reading steps as scheduled ahead must lower the typical error by a tenth to be believed."""
+TWICE = 2.0
+
+
+@dataclass(frozen=True)
+class Form:
+    """Which coefficients a step's price list has: borders of the batch's segments, and whether
+    a step that carries prompt tokens costs more than those tokens do."""
+
+    knots: tuple[float, ...] = (0.0,)
+    mixed: bool = False
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One reading of the engine: how, with which costs, and what it leaves unexplained."""
+
+    setting: Setting
+    form: Form
+    cost: Cost
+    front: float
+    replicas: dict[int, Replica]
+    equations: Equations
+
+    def errors(self) -> Floats:
+        """Relative residual of each equation."""
+        return _errors(self.equations, self.cost, self.front)
+
+    def batches(self) -> tuple[Floats, Floats]:
+        """Batches met, and the steps taken with each."""
+        states = [replica.state for replica in self.replicas.values()]
+        batch = np.concatenate([state.batch for state in states])
+        steps = np.concatenate([state.steps for state in states])
+        return batch[batch > 0], np.maximum(steps[batch > 0], 1e-12)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Errors on blocks of time left out in turn: median absolute relative error of a call's
+    whole time in the engine, the same averaged over prefill and decode, and the costs fitted."""
+
+    call: float
+    typical: float
+    costs: list[Cost]
+
+
+def best(calls: EngineCalls, setting: Setting) -> Reading | None:
+    """The reading that explains the calls best, with as many coefficients as held-out calls pay
+    for; None where the calls' times do not overlap in any usable way."""
+    found = _scheduled(calls, setting)
+    if found is None:
+        return None
+    found = _better(found, calls, replace(found.form, knots=_knots(found)))
+    return _better(found, calls, replace(found.form, mixed=True))
+
+
+def _better(fit: Reading, calls: EngineCalls, form: Form) -> Reading:
+    """The same reading in a richer form, where held-out calls are told better."""
+    if form == fit.form:
+        return fit
+    rich = iterate(calls, fit.setting, form, fit)
+    if rich is None or rich.cost == fit.cost:
+        return fit
+    return rich if held_out(rich).typical < FORM_PAYS * held_out(fit).typical else fit
+
+
+def _scheduled(calls: EngineCalls, setting: Setting) -> Reading | None:
+    """Synchronous scheduling, or one step ahead where that explains the times clearly better."""
+    plain = iterate(calls, setting, Form())
+    if plain is None or not setting.scheduled_known:
+        return plain
+    ahead = iterate(calls, replace(setting, ahead=1), Form())
+    if ahead is None:
+        return plain
+    loss = [_typical(fit.errors(), fit.equations) for fit in (plain, ahead)]
+    return ahead if loss[1] < AHEAD_PAYS * loss[0] else plain
+
+
+def _typical(errors: Floats, equations: Equations) -> float:
+    """Median relative error of prefill and of decode equations, averaged."""
+    parts = [errors[equations.prefill], errors[~equations.prefill]]
+    return float(np.mean([np.median(np.abs(part)) for part in parts if part.size]))
+
+
+def iterate(
+    calls: EngineCalls, setting: Setting, form: Form, start: Reading | None = None
+) -> Reading | None:
+    """Sweep and fit in turn until the figures settle."""
+    cost = start.cost if start else None
+    replicas = start.replicas if start else {}
+    found = None
+    for _ in range(ROUNDS if start is None else 2):
+        replicas = rebuild(calls, setting, cost, replicas)
+        if not replicas:
+            return None
+        equations = _thinned(write(replicas, setting, cost, form.knots))
+        if len(equations.duration) < FEWEST_CALLS:
+            return None
+        cost, front = _solve(equations, form)
+        found = Reading(setting, form, cost, front, replicas, equations)
+    return found
+
+
+def _thinned(equations: Equations) -> Equations:
+    rows = len(equations.duration)
+    if rows <= MOST_EQUATIONS:
+        return equations
+    chosen = np.zeros(rows, dtype=bool)
+    chosen[np.random.default_rng(0).choice(rows, MOST_EQUATIONS, replace=False)] = True
+    return equations.take(chosen)
+
+
+def _solve(equations: Equations, form: Form) -> tuple[Cost, float]:
+    last = 1 + len(form.knots)
+    rows = equations.rows
+    if not form.mixed:
+        rows = rows.copy()
+        rows[:, last + 1] = 0.0
+    found = robust_nnls(rows, equations.duration, equations.scale, envelope=equations.envelope)
+    found[:-1] *= _stalls(equations, found)
+    cost = Cost(
+        base=float(found[0]),
+        knots=form.knots,
+        rises=tuple(found[1:last].tolist()),
+        slope=float(found[last]),
+        mixed=float(found[last + 1]),
+        token=float(found[last + 2]),
+        attended=float(found[last + 3]),
+    )
+    return cost, float(found[last + 4])
+
+
+def _stalls(equations: Equations, found: Floats) -> float:
+    """Factor that makes the costs' sum over calls what it was: a robust fit leaves out the
+    stalls (garbage collection, a busy host), yet throughput and queues feel their mean.
+    A call counts with at most `TWICE` its told time, so that one broken clock moves nothing."""
+    use = ~equations.envelope
+    told = equations.rows[use] @ found
+    real = np.clip(equations.duration[use], told / TWICE, told * TWICE)
+    return float(real.sum() / told.sum()) if told.sum() > 0 else 1.0
+
+
+def _errors(equations: Equations, cost: Cost, front: float) -> Floats:
+    predicted: Floats = equations.rows @ np.append(cost.vector, front)
+    return (predicted - equations.duration) / equations.duration
+
+
+def _knots(fit: Reading) -> tuple[float, ...]:
+    """Segment borders at doublings of the batch, where enough calls saw each side of them."""
+    decode = fit.equations.rows[~fit.equations.prefill]
+    steps = np.maximum(decode[:, 0], 1.0)
+    met = np.sort(decode[:, 1 : 1 + len(fit.cost.knots)].sum(axis=1) / steps)
+    borders = [0.0]
+    border = CURVED_FROM_BATCH
+    while len(met) - np.searchsorted(met, border) >= CALLS_OF_SEGMENT:
+        if np.searchsorted(met, border) - np.searchsorted(met, borders[-1]) >= CALLS_OF_SEGMENT:
+            borders.append(border)
+        border *= 2
+    return tuple(borders)
+
+
+def held_out(fit: Reading) -> HeldOut:
+    """Errors over blocks of time left out in turn."""
+    equations = fit.equations
+    blocks = (equations.call * BLOCKS) // (int(equations.call.max()) + 1)
+    whole, parts, costs = [], [], []
+    for block in range(BLOCKS):
+        out = blocks == block
+        rest = equations.take(~out)
+        if not out.any() or len(rest.duration) < FEWEST_CALLS // 2:
+            continue
+        cost, front = _solve(rest, fit.form)
+        costs.append(cost)
+        kept = equations.take(out)
+        whole.append(_call_errors(kept, cost, front))
+        parts.append(np.stack([_errors(kept, cost, front), kept.prefill]))
+    error, prefill = np.concatenate(parts, axis=1)
+    sides = [np.abs(error[side]) for side in (prefill > 0, prefill == 0) if side.any()]
+    typical = float(np.mean([np.median(side) for side in sides]))
+    return HeldOut(float(np.median(np.concatenate(whole))), typical, costs)
+
+
+def _call_errors(equations: Equations, cost: Cost, front: float) -> Floats:
+    """Absolute relative error of each call's whole time in the engine."""
+    predicted = equations.rows @ np.append(cost.vector, front)
+    use = ~equations.envelope
+    calls = equations.call[use]
+    told = np.bincount(calls, predicted[use])
+    real = np.bincount(calls, equations.duration[use])
+    seen: Bools = real > 0
+    return np.asarray(np.abs(told[seen] - real[seen]) / real[seen], dtype=np.float64)
