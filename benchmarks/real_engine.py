@@ -285,7 +285,9 @@ def step_ratios(step: StepModel, runs: list[str]) -> None:
 
 def show(found: list[Pair]) -> None:
     """Print the table and the counts."""
-    print("| run | quantity | recorded | predicted | seeds' spread | error | floor | bar | drift | |")
+    print(
+        "| run | quantity | recorded | predicted | seeds' spread | error | floor | bar | drift | |"
+    )
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |")
     for pair in found:
         values = (pair.recorded, pair.predicted, pair.spread)
@@ -326,7 +328,15 @@ def main(arguments: list[str] | None = None) -> None:
     steps = {name: own_steps(name, step) if given.own_steps else step for name in given.run}
     found = [p for name, model in steps.items() for p in pairs(name, model, drifts, given.seeds)]
     if given.json:
-        print(json.dumps([{**asdict(p), "error": p.error, "hit": p.hit, "in_drift": p.in_drift} for p in found], indent=1))
+        print(
+            json.dumps(
+                [
+                    {**asdict(p), "error": p.error, "hit": p.hit, "in_drift": p.in_drift}
+                    for p in found
+                ],
+                indent=1,
+            )
+        )
         return
     print(f"Step model: {step.source}; drift of the controls {drifts[0]:.3f} to {drifts[1]:.3f}\n")
     show(found)

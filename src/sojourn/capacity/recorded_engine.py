@@ -23,12 +23,10 @@ SAMPLES: Final = 200
 
 @dataclass(frozen=True)
 class _Steps:
-    """The step log's columns, all steps."""
+    """When all steps of a run began and ended."""
 
     start: Floats
     end: Floats
-    prompt: Floats
-    decodes: Floats
 
 
 def steps(recording: EngineRecording) -> StepLog:
@@ -75,7 +73,7 @@ def front(recording: EngineRecording) -> Front:
     waiting for steps then counts as front end.
     """
     table = recording.requests
-    log = _steps_of(recording.steps)
+    log = _times(recording.steps)
     send, arrived, found_after = _arrivals(recording, log)
     known = np.isfinite(arrived)
     low, high = found_after - send, arrived - send
@@ -88,9 +86,7 @@ def front(recording: EngineRecording) -> Front:
     by_load = levels((before + delivery)[usable], load[usable].astype(np.float64))
     starts, factors = (np.array(column) for column in zip(*by_load, strict=True))
     factor = factors[np.maximum(np.searchsorted(starts, load, side="right") - 1, 0)]
-    places, shares = interval_times.distribution(
-        (low / factor)[known], (high / factor)[known]
-    )
+    places, shares = interval_times.distribution((low / factor)[known], (high / factor)[known])
     first = interval_times.quantiles(places, shares, SAMPLES)
     second = np.quantile((delivery / factor)[usable], (np.arange(SAMPLES) + 0.5) / SAMPLES)
     samples = np.quantile(np.add.outer(first, second), (np.arange(SAMPLES) + 0.5) / SAMPLES)
@@ -102,7 +98,7 @@ def deliveries(recording: EngineRecording) -> Floats:
     """From the end of the step with the first token to the first chunk at the client, seconds, by
     request; NaN where the run does not tell that step (preempted before its first token)."""
     step = first_token_steps(recording)
-    end = _steps_of(recording.steps).end
+    end = _times(recording.steps).end
     chunk = floats(recording.requests["first_chunk_s"])
     return np.where(step >= 0, chunk - end[np.maximum(step, 0)], np.nan)
 
@@ -114,7 +110,7 @@ def first_token_steps(recording: EngineRecording) -> Ints:
     token in the step in which the prompt tokens of all steps reach the sum of its own and those
     before it. Stops at the first preemption, which puts prompt tokens of others in between.
     """
-    order, admitted = _admissions(recording)
+    order = _admissions(recording)
     table = recording.requests
     tokens = whole(table["prompt_tokens"]) - whole(table["cached_tokens"])
     done = np.cumsum(whole(recording.steps["context_tokens"]))
@@ -130,11 +126,11 @@ def _first_preemption(recording: EngineRecording) -> int:
     return int(whole(lost["step"]).min()) if lost.num_rows else recording.steps.num_rows
 
 
-def _admissions(recording: EngineRecording) -> tuple[Ints, Ints]:
-    """Rows of the requests in the order of their first admission, and the step of each."""
+def _admissions(recording: EngineRecording) -> Ints:
+    """Rows of the requests in the order of their first admission."""
     events = recording.events.filter(pc.equal(recording.events["event"], "admit"))
     rows = rows_of(events["request_id"], recording.requests["request_id"])
-    return rows[rows >= 0], whole(events["step"])[rows >= 0]
+    return rows[rows >= 0]
 
 
 def _arrivals(recording: EngineRecording, log: _Steps) -> tuple[Floats, Floats, Floats]:
@@ -150,11 +146,6 @@ def _arrivals(recording: EngineRecording, log: _Steps) -> tuple[Floats, Floats, 
     return floats(table["send_s"]), arrived, after
 
 
-def _steps_of(table: pa.Table) -> _Steps:
+def _times(table: pa.Table) -> _Steps:
     start = floats(table["step_start_s"])
-    return _Steps(
-        start,
-        start + floats(table["elapsed_s"]),
-        floats(table["context_tokens"]),
-        floats(table["generation_requests"]),
-    )
+    return _Steps(start, start + floats(table["elapsed_s"]))

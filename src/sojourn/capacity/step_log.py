@@ -126,7 +126,9 @@ def _borders(values: Floats) -> list[float]:
 def _ramps(values: Floats, borders: tuple[float, ...]) -> list[Floats]:
     """How far each value reaches into each segment: with coefficients >= 0 a rising curve."""
     edges = (0.0, *borders, np.inf)
-    return [np.clip(values - low, 0.0, high - low) for low, high in zip(edges, edges[1:], strict=False)]
+    return [
+        np.clip(values - low, 0.0, high - low) for low, high in zip(edges, edges[1:], strict=False)
+    ]
 
 
 def _held_out(log: StepLog, form: _Form) -> tuple[float, float, list[float]]:
@@ -146,7 +148,11 @@ def _held_out(log: StepLog, form: _Form) -> tuple[float, float, list[float]]:
 def _model(log: StepLog, form: _Form, found: Floats) -> StepModel:
     rises, slope = found[1 : 2 + len(form.batches)], float(found[2 + len(form.batches)])
     mixed, *tokens, attended = found[3 + len(form.batches) :]
-    batches = (0.0, *form.batches, max(form.batches[-1] + 1 if form.batches else 1.0, log.decodes.max()))
+    batches = (
+        0.0,
+        *form.batches,
+        max(form.batches[-1] + 1 if form.batches else 1.0, log.decodes.max()),
+    )
     places = (1.0, *form.tokens, max(form.tokens[-1] + 1 if form.tokens else 2.0, log.prompt.max()))
     base = float(found[0]) + _curve(batches, rises)
     prompt = float(mixed) + _curve((0.0, *places[1:]), np.array(tokens))

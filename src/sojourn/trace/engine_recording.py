@@ -67,10 +67,8 @@ def _table(path: Path, columns: tuple[str, ...]) -> pa.Table:
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowInvalid) as error:
-        raise InputError(
-            f"cannot be read as Parquet: {error}", path=path, todo=TODO) from error
+        raise InputError(f"cannot be read as Parquet: {error}", path=path, todo=TODO) from error
     missing = [name for name in columns if name not in table.column_names]
     if missing:
-        raise InputError(
-            f"lacks {', '.join(missing)}", path=path, todo=TODO)
+        raise InputError(f"lacks {', '.join(missing)}", path=path, todo=TODO)
     return table
