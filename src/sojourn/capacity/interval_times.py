@@ -49,7 +49,8 @@ def distribution(low: Floats, high: Floats) -> tuple[Floats, Floats]:
         shares = new
         if moved < SETTLED:
             break
-    return (np.arange(count) + 0.5) * step, shares / shares.sum()
+    places = np.asarray((np.arange(count) + 0.5) * step, dtype=np.float64)
+    return places, np.asarray(shares / shares.sum(), dtype=np.float64)
 
 
 def expected(low: Floats, high: Floats, places: Floats, shares: Floats) -> Floats:

@@ -134,7 +134,7 @@ def _admissions(recording: EngineRecording) -> Ints:
 
 
 def _arrivals(recording: EngineRecording, log: _Steps) -> tuple[Floats, Floats, Floats]:
-    """By request: when it was sent, when the engine found it in its input, when it had looked last."""
+    """By request: when it was sent, when the engine found it, when it had looked last."""
     table = recording.requests
     events = recording.events.filter(pc.equal(recording.events["event"], "arrive"))
     rows = rows_of(events["request_id"], table["request_id"])

@@ -7,6 +7,7 @@ steps, they say more, and at once.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -33,9 +34,9 @@ class StepLog:
     """Steps that computed something, in the order of time; arrays of one length.
 
     `period_s`: from the step's begin to when the next one could begin (host work between them
-    included). `decodes`: sequences that computed one token; `context`: the sum of their lengths, the
-    new token included. `prompt`: prompt tokens computed; `attended`: the sum over them of the tokens
-    each attends to.
+    included). `decodes`: sequences that computed one token; `context`: the sum of their lengths,
+    the new token included. `prompt`: prompt tokens computed; `attended`: the sum over them of the
+    tokens each attends to.
     """
 
     period_s: Floats
@@ -126,9 +127,7 @@ def _borders(values: Floats) -> list[float]:
 def _ramps(values: Floats, borders: tuple[float, ...]) -> list[Floats]:
     """How far each value reaches into each segment: with coefficients >= 0 a rising curve."""
     edges = (0.0, *borders, np.inf)
-    return [
-        np.clip(values - low, 0.0, high - low) for low, high in zip(edges, edges[1:], strict=False)
-    ]
+    return [np.clip(values - low, 0.0, high - low) for low, high in pairwise(edges)]
 
 
 def _held_out(log: StepLog, form: _Form) -> tuple[float, float, list[float]]:
