@@ -14,7 +14,7 @@ import argparse
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from measured import llmservingsim, lmbench
@@ -61,7 +61,10 @@ class Figures:
         tpot = ((e2e - ttft)[steps > 0] / steps[steps > 0]).mean()
         spans = sum(float(r.end.max() - r.arrival.min()) for r in runs)
         return cls(
-            *_three(e2e), *_three(ttft), float(tpot), sum(float(r.output.sum()) for r in runs) / spans
+            *_three(e2e),
+            *_three(ttft),
+            float(tpot),
+            sum(float(r.output.sum()) for r in runs) / spans,
         )
 
 
@@ -161,7 +164,9 @@ def rtx_pro_6000(shared: Path) -> list[Bar]:
     rows = []
     for name, chosen in (("first third (fitted)", third), ("rest", ~third)):
         real = Figures.of([run], [run.take(chosen)])
-        rows.append((name, real, Figures.of([s for s, _ in sims], [s.take(chosen) for s, _ in sims])))
+        rows.append(
+            (name, real, Figures.of([s for s, _ in sims], [s.take(chosen) for s, _ in sims]))
+        )
     table(rows)
     print()
     _gauges(recorded, [gauges for _, gauges in sims])
@@ -172,9 +177,7 @@ def rtx_pro_6000(shared: Path) -> list[Bar]:
     ]
 
 
-def _gauges(
-    recorded: llmservingsim.Recorded, sims: list[tuple[Floats, Floats, Floats]]
-) -> None:
+def _gauges(recorded: llmservingsim.Recorded, sims: list[tuple[Floats, Floats, Floats]]) -> None:
     print("| each second | measured mean | mean absolute error | correlation |")
     print("| --- | ---: | ---: | ---: |")
     for place, name in ((1, "running"), (2, "waiting")):
@@ -194,68 +197,102 @@ def exp_4(shared: Path) -> list[Bar]:
     fitted = [s for s in sweeps if s.rate in rates[::2]]
     rest = [s for s in sweeps if s.rate in rates[1::2]]
     print("\n## LMBench exp-4\n")
-    groups = chosen_grouping(fitted)
-    engines = {name: engine_of([s for s in fitted if s.sweep in members]) for name, members in groups}
+    way = chosen_way(fitted)
+    engines = way(fitted, sorted({part.sweep for part in rest}), said=True)
     real: dict[float, list[Run]] = {}
     told: dict[float, list[Run]] = {}
     for part in rest:
-        fleet = next(engines[name] for name, members in groups if part.sweep in members)
         real.setdefault(part.rate, []).append(part.run)
-        told.setdefault(part.rate, []).extend(
-            predicted(part.run, fleet, seed)[0] for seed in SEEDS
-        )
+        sims = [predicted(part.run, engines[part.sweep], seed)[0] for seed in SEEDS]
+        told.setdefault(part.rate, []).extend(sims)
     rows = [(f"{r:g}/s", Figures.of(real[r]), Figures.of(told[r])) for r in rates[1::2]]
-    everything = [Figures.of([run for runs in side.values() for run in runs]) for side in (real, told)]
-    table([*rows, ("all of the rest", *everything)])
+    every = [Figures.of([run for runs in side.values() for run in runs]) for side in (real, told)]
+    rows.append(("all of the rest", every[0], every[1]))
+    table(rows)
     print()
     spread(rest)
-    bars = [
-        Bar("exp-4, all of the rest: E2E mean", off(everything[1].e2e_mean, everything[0].e2e_mean), E2E_BAR),
-        Bar("exp-4, all of the rest: TTFT P99", off(everything[1].ttft_p99, everything[0].ttft_p99), TTFT_BAR),
-    ]
-    for name, seen, said in rows:
+    bars = []
+    for name, seen, said in reversed(rows):
         bars.append(Bar(f"exp-4, {name}: E2E mean", off(said.e2e_mean, seen.e2e_mean), E2E_BAR))
         bars.append(Bar(f"exp-4, {name}: TTFT P99", off(said.ttft_p99, seen.ttft_p99), TTFT_BAR))
     return bars
 
 
-Grouping = list[tuple[str, frozenset[int]]]
+class Way(Protocol):
+    """How the sweeps' engines are fitted: the engine of each sweep that is asked for."""
+
+    def __call__(
+        self, parts: list[lmbench.Sweep], sweeps: list[int], *, said: bool
+    ) -> dict[int, Fleet]: ...
 
 
-def chosen_grouping(fitted: list[lmbench.Sweep]) -> Grouping:
-    """Whether one engine stands for all sweeps or each sweep has its own: what tells every second
-    of the fitting rates better from the others."""
-    sweeps = sorted({s.sweep for s in fitted})
-    ways: dict[str, Grouping] = {
-        "one engine for all sweeps": [("all", frozenset(sweeps))],
-        "an engine per sweep": [(f"sweep {k}", frozenset([k])) for k in sweeps],
+def one_engine(parts: list[lmbench.Sweep], sweeps: list[int], *, said: bool) -> dict[int, Fleet]:
+    """One engine stands for all sweeps."""
+    return dict.fromkeys(sweeps, turned_to(parts, fitted_to(parts, said=said), said=said))
+
+
+def own_engines(parts: list[lmbench.Sweep], sweeps: list[int], *, said: bool) -> dict[int, Fleet]:
+    """Every sweep has an engine of its own."""
+    return {
+        sweep: one_engine([p for p in parts if p.sweep == sweep], [sweep], said=said)[sweep]
+        for sweep in sweeps
     }
+
+
+def kindred_engines(
+    parts: list[lmbench.Sweep], sweeps: list[int], *, said: bool
+) -> dict[int, Fleet]:
+    """One engine fitted to all sweeps, its factors turned for each of them."""
+    common = fitted_to(parts, said=said)
+    return {
+        sweep: turned_to([p for p in parts if p.sweep == sweep], common, said=said)
+        for sweep in sweeps
+    }
+
+
+WAYS: Final[dict[str, Way]] = {
+    "one engine for all sweeps": one_engine,
+    "an engine per sweep": own_engines,
+    "one engine, turned for each sweep": kindred_engines,
+}
+
+
+def chosen_way(fitted: list[lmbench.Sweep]) -> Way:
+    """The way that tells every second of the fitting rates best from the others."""
     rates = sorted({s.rate for s in fitted})
+    sweeps = sorted({s.sweep for s in fitted})
+    inner = [s for s in fitted if rates.index(s.rate) % 2 == 0]
+    outer = [s for s in fitted if rates.index(s.rate) % 2 == 1]
     errors = {}
-    for way, groups in ways.items():
+    for name, way in WAYS.items():
+        engines = way(inner, sweeps, said=False)
         missed = []
-        for _, members in groups:
-            mine = [s for s in fitted if s.sweep in members]
-            own = sorted({s.rate for s in mine})
-            fleet = engine_of([s for s in mine if s.rate in own[::2]], quiet=True)
-            for part in (s for s in mine if s.rate in own[1::2]):
-                run = predicted(part.run, fleet, 0)[0]
-                missed.append(abs(off(run.e2e.mean(), part.run.e2e.mean())))
-        errors[way] = float(np.mean(missed))
-    for way, error in errors.items():
-        print(f"- {way}: mean absolute error of E2E mean {error:.1%} (inside the fitting rates)")
-    print()
-    return ways[min(errors, key=lambda way: errors[way])]
+        for part in outer:
+            run = predicted(part.run, engines[part.sweep], 0)[0]
+            missed.append(abs(off(run.e2e.mean(), part.run.e2e.mean())))
+        errors[name] = float(np.mean(missed))
+        print(
+            f"- {name}: mean absolute error of E2E mean {errors[name]:.1%} inside the fitting part"
+        )
+    best = min(errors, key=lambda name: errors[name])
+    print(f"\nchosen: {best}\n")
+    return WAYS[best]
 
 
-def engine_of(parts: list[lmbench.Sweep], *, quiet: bool = False) -> Fleet:
-    """The engine fitted to runs, refined by simulating them."""
+def fitted_to(parts: list[lmbench.Sweep], *, said: bool) -> Fleet:
+    """The engine that the calls of runs tell."""
     run, names = joined([part.run for part in parts])
     fleet = fleet_of(tables(run, names), EXP4_FLAGS)
+    if said:
+        print(f"{fleet.engine.step.source}\n")
+    return fleet
+
+
+def turned_to(parts: list[lmbench.Sweep], fleet: Fleet, *, said: bool) -> Fleet:
+    """The engine with its factors turned until simulations match the runs."""
     cases = [Case(stream(part.run), tables(part.run).calls) for part in parts]
     matched = match(cases, fleet, engine=ENGINE)
-    if not quiet:
-        print(f"{fleet.engine.step.source}\n")
+    if said:
         told_of(matched)
     return matched.fleet
 

@@ -14,8 +14,14 @@ from .runs import Floats, Run, columns
 FOLDER: Final = Path("data/ground_truth/llmservingsim")
 NAME: Final = "RTXPRO6000_Llama-3.1-8B"
 NAMES: Final = (
-    "input_toks output_toks arrival_time queued_ts scheduled_ts first_token_ts last_token_ts"
-).split()
+    "input_toks",
+    "output_toks",
+    "arrival_time",
+    "queued_ts",
+    "scheduled_ts",
+    "first_token_ts",
+    "last_token_ts",
+)
 
 
 @dataclass(frozen=True)

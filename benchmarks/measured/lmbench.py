@@ -12,8 +12,15 @@ import numpy.typing as npt
 from .runs import Floats, Run, columns
 
 FILE: Final = Path("data/ground_truth/llmd_lmbench/exp-4_requests.csv")
-NAMES: Final = "qps prompt_tokens generation_tokens ttft launch_time finish_time request_seq".split()
-
+NAMES: Final = (
+    "qps",
+    "prompt_tokens",
+    "generation_tokens",
+    "ttft",
+    "launch_time",
+    "finish_time",
+    "request_seq",
+)
 Rows = npt.NDArray[np.int_]
 PAUSE_S: Final = 600.0
 """A sweep that was idle for longer is over."""

@@ -96,9 +96,7 @@ def tables(
             "attempts": np.ones(count, dtype=np.int64),
         }
     )
-    return Tables.of(
-        {"calls": conform("calls", calls), "requests": conform("requests", requests)}
-    )
+    return Tables.of({"calls": conform("calls", calls), "requests": conform("requests", requests)})
 
 
 def stream(run: Run) -> Stream:

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from sojourn.attribution.records import Breakdown, Diagnosis
     from sojourn.capacity.records import CapacityModel, Fleet, StationModel
     from sojourn.plan.records import Holding, Plan
+    from sojourn.plan.simulated import Result
     from sojourn.report.compose import Findings
     from sojourn.sim.scenario import SimRun
+    from sojourn.sim.scenario_records import ScenarioFile
+    from sojourn.sim.scenario_replay import Recording
     from sojourn.trace.tables import Tables
     from sojourn.verify.records import Acceptance
     from sojourn.workload.profile_records import Profile
@@ -118,7 +121,12 @@ def holding(
 
 
 def simulated(
-    seen: Seen, fleet: Fleet, *, load: float = 1.0, replicas: int | None = None
+    seen: Seen,
+    fleet: Fleet,
+    *,
+    load: float = 1.0,
+    replicas: int | None = None,
+    engine: str | None = None,
 ) -> tuple[SimRun, Fleet]:
     """The recorded requests through the model at `load` times their rate, on `replicas`.
 
@@ -134,9 +142,42 @@ def simulated(
     if not stream.requests.num_rows:
         raise UsageError(f"At {load:g} times the recorded load no request is left. Raise --load")
     if replicas is not None:
-        engine = fleet.engine.model_copy(update={"replicas": replicas})
-        fleet = fleet.model_copy(update={"engine": engine})
-    return simulate.simulate(Scenario(stream, fleet, seed)), fleet
+        resized = fleet.engine.model_copy(update={"replicas": replicas})
+        fleet = fleet.model_copy(update={"engine": resized})
+    scenario = Scenario(stream, fleet, seed)
+    return simulate.simulate(scenario, engine=engine or simulate.DEFAULT), fleet
+
+
+def recording(
+    path: Path, config: Config | None = None, progress: Progress | None = None
+) -> Recording:
+    """Telemetry as the workload of a scenario."""
+    from sojourn.sim.scenario_replay import Recording  # noqa: PLC0415  (as above)
+    from sojourn.workload import buckets, replay  # noqa: PLC0415  (as above)
+
+    config = config or Config()
+    tables = buckets.assign(read(path, config=config, progress=progress), config)
+    return Recording(tables, replay.replay(tables, seed=config.analysis.seed))
+
+
+def simulated_scenario(
+    file: ScenarioFile,
+    path: Path,
+    engine: str | None = None,
+    *,
+    recording: Recording | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """The replications of a scenario file that lies at `path`; `recording` is what it replays.
+
+    Raises:
+        InputError: parts of the scenario do not fit each other.
+    """
+    from sojourn.plan import simulated as runs  # noqa: PLC0415  (as above)
+    from sojourn.sim.simulate import DEFAULT  # noqa: PLC0415  (as above)
+
+    order = runs.Order(file, path, recording, engine or DEFAULT)
+    return runs.run_order(order, progress or silent)
 
 
 def plan_for(

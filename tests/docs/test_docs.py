@@ -24,8 +24,9 @@ MADE_ELSEWHERE = ("make ",)
 def blocks(language: str) -> Iterator[tuple[str, str]]:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        for body in re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-            yield f"{page.relative_to(ROOT)}", body
+        for kind, body in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+            if kind == language:
+                yield f"{page.relative_to(ROOT)}", body
 
 
 def documented() -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from sojourn.config import Config, Retry
 from sojourn.interval import Excuse, Interval
 from sojourn.plan.action import Action
 from sojourn.plan.actions import ACTIONS
-from sojourn.plan.holding import _stretched, holding
+from sojourn.plan.holding import _parts, _stretched, _together, holding
 from sojourn.plan.ladder import HYSTERESIS, ladder
 from sojourn.plan.ranking import rank
 from sojourn.plan.records import Holding
@@ -179,3 +179,20 @@ def test_runway_is_logarithmic_in_the_factor():
     assert "already" in runway(a_holding(0.5, 0.7, 0.9), 0.05).note
     assert isinstance(runway(a_holding(1.5, 2.0, 2.5), 0.0), Excuse)
     assert isinstance(runway(Excuse(reason="no SLO"), 0.1), Excuse)
+
+
+def test_requests_too_far_apart_for_one_run_are_run_in_parts(build, monkeypatch):
+    """Each part is judged on its own; together they stand as the whole does."""
+    stream, fleet = one_server(build, rate=0.01, n=200)
+    targets = config(e2e_s=1.5)
+    whole = Scenario(stream, fleet, 3)
+    monkeypatch.setattr("sojourn.plan.holding.LONGEST_S", 2500.0)
+    parts = list(_parts(whole))
+    assert len(parts) > 10
+    assert sum(part.stream.requests.num_rows for part in parts) == 200
+    assert max(part.stream.duration_s for part in parts) <= 1250
+    found = _together(standings(judge(simulate(part), targets), targets) for part in parts)
+    alone = standings(judge(simulate(whole), targets), targets)
+    assert found.keys() == alone.keys()
+    assert found["short_chat"].requests == 200
+    assert abs(found["short_chat"].missed - alone["short_chat"].missed) <= 1

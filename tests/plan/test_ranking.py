@@ -122,8 +122,20 @@ def test_nothing_is_bundled_where_one_action_holds_the_slo_alone(outside, outsid
 
 
 def test_the_bundle_is_better_than_its_parts_and_ends_where_the_slo_is_held(outside):
+    """With a searcher more and a ranker less both are over their capacity at the peak: each of
+    two actions helps, and neither holds the SLO alone."""
+    slo = {"default": {"e2e_s": 6.0, "percentile": 0.98, "max_error_share": 0.1}}
+    config = outside.config.model_copy(update={"slo": Config.from_dict({"slo": slo}).slo})
+    workers = {"kb": 5, "second rank": 1}
+    stations = {
+        name: outside.fleet.stations[name].model_copy(update={"servers": servers})
+        for name, servers in workers.items()
+    }
+    fleet = outside.fleet.model_copy(update={"stations": stations})
+    capacity = outside.capacity.model_copy(update={"fleet": fleet})
     parts = (action("no_blind_retries"), action("more_slots"), action("fewer_attempts"))
-    plan = rank(replace(outside, actions=(*parts, action("no_second_rerank_at_peak"))))
+    actions = (*parts, action("no_second_rerank_at_peak"))
+    plan = rank(replace(outside, config=config, capacity=capacity, actions=actions))
     bundle = plan.bundle
     assert bundle is not None
     assert bundle.name == "no_blind_retries+no_second_rerank_at_peak"

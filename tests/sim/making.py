@@ -8,6 +8,7 @@ import pyarrow as pa
 from sojourn.capacity.records import EngineModel, Fleet, StationModel, StepModel
 from sojourn.config import Retry
 from sojourn.interval import Provenance
+from sojourn.progress import silent
 from sojourn.sim.lowering import lower
 from sojourn.sim.scenario import Scenario
 from sojourn.sim.simulate import ENGINES
@@ -115,7 +116,7 @@ def columns(table, *names):
 
 def log_of(scenario, engine="reference"):
     """What an engine writes down."""
-    return ENGINES[engine](lower(scenario))
+    return ENGINES[engine](lower(scenario), silent)
 
 
 TIMES = ("t", "busy", "arrival", "end", "encode", "encode_start", "queued", "scheduled", "first",

@@ -213,8 +213,8 @@ def _engine(setting: Setting, name: str, made: Stream) -> EngineModel:
         kv_blocks=_kv_blocks(setting, made, name, len(drafts)),
         scheduler=Scheduler(
             order=luck.one(tuple(Order)),
-            long_prompt_cap=luck.some((1, 4, 15), 0.3),
-            admit_full_input=luck.chance(0.5),
+            long_prompt_cap=luck.some((1, 4, 15), 0.5 if setting.crowded else 0.3),
+            admit_full_input=luck.chance(0.3 if setting.crowded else 0.5),
             watermark=luck.one((0.0, 0.0, 0.0, 0.05, 0.3)),
         ),
         prefix_cache=PrefixCache(tokens_per_hash=setting.hash_tokens)

@@ -105,8 +105,29 @@ def test_the_greatest_priority_number_is_preempted_first_though_in_the_batch(kin
 
 
 def test_a_victims_tokens_go_back_to_the_budget(kind):
-    """Two decodes take budget 2 of 3 at 5; the first, preempted, gives one back; nothing is
-    admitted in that step, so the third call waits for the next."""
+    """Eleven blocks of 4, budget 8. From 1 on two decodes leave 6 tokens to the long prompt: 24 by
+    5. Then the first takes the last free block; the second asks and the first, of the greater
+    number, leaves the batch and gives its token back: the prompt's last 7 fit."""
+    order = Scheduler(order=Order.PRIORITY, admit_full_input=False)
+    model = engine(SECOND, block=4, blocks=11, budget=8, seqs=3, scheduler=order)
+    calls = [call(4, 20), call(4, 20), call(31, 1)]
+    log = run(kind, [0.0, 0.0, 0.5], calls, model, priorities=[1, 0, 0])
+    assert marks(log)[2] == (1.0, 6.0, 6.0)
+    assert told(log.samples, "t", "preemptions")[4:6] == [(5.0, 0), (6.0, 1)]
+
+
+def test_a_prompt_in_the_batch_may_be_the_victim(kind):
+    """Blocks of 1, eighteen; the second prompt, of the lower number, comes when the first has 8
+    tokens. With chunks of 2 they have 12 and 4 at 3; the first takes the last two blocks, the
+    second asks, and the first leaves the batch. It is back at 4: 2 tokens, 8 and 6."""
+    order = Scheduler(order=Order.PRIORITY, admit_full_input=False, long_prompt_cap=2)
+    model = engine(SECOND, block=1, blocks=18, budget=8, seqs=2, scheduler=order)
+    log = run(kind, [0.0, 0.5], [call(16, 1), call(8, 1)], model, priorities=[5, 0])
+    assert told(log.calls, "scheduled", "first", "preemptions") == [(0.0, 7.0, 1), (1.0, 5.0, 0)]
+
+
+def test_nothing_is_admitted_in_a_step_that_preempts(kind):
+    """As in the test of priorities, with a third call that comes at 4.5 and would fit."""
     order = Scheduler(order=Order.PRIORITY)
     model = engine(SECOND, block=4, blocks=7, budget=16, seqs=3, scheduler=order)
     log = run(

@@ -145,10 +145,11 @@ def test_an_aborted_call_leaves_at_the_end_of_the_step(kind):
 
 
 @EACH
-def test_a_call_without_output_ends_with_its_prompt(kind):
+def test_a_call_without_output_writes_a_token_all_the_same(kind):
+    """An engine cannot end before its first token; a recorded 0 means that nobody counted it."""
     tables, rows = run([0.0], [call(10, 0)], engine(step_model(base=1.0)), kind)
-    assert rows[0] == (0.0, 0.0, None, 1.0)
-    assert tables.calls.column("output_tokens").to_pylist() == [0]
+    assert rows[0] == (0.0, 0.0, 1.0, 1.0)
+    assert tables.calls.column("output_tokens").to_pylist() == [1]
 
 
 @EACH

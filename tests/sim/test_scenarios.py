@@ -105,7 +105,6 @@ class Seen:
     def _dropped(self, batch, args) -> None:
         victim = args[0]
         self.count("victim out of the batch", victim in batch.decodes)
-        self.count("victim out of the prompts", any(s is victim for s, _ in batch.prompts))
 
     def log(self, made, log) -> None:
         """What a run's log shows."""
@@ -240,7 +239,7 @@ EXPECTED = [
     *(f"scaled by {metric}" for metric in ScaleMetric), "equal arrivals",
     "block evicted", "hash evicted whole for less", "kept hash used again", "block shared",
     "own tail hit", "own tail behind more hashes than registered",
-    "written hash", "registering ended", "victim out of the batch", "victim out of the prompts",
+    "written hash", "registering ended", "victim out of the batch",
 ]  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def test_steps_linear_in_the_batch_are_processor_sharing():
     count, quantum, rho = 20_000, 0.01, 0.6
     tokens = rng.choice([40, 400], count, p=[5 / 6, 1 / 6])  # mean 100: a second of work
     step = step_model(base=0.0, per_decode=quantum, token=quantum)
-    the_fleet = fleet(engine(step, seqs=10_000))
+    the_fleet = fleet(engine(step, seqs=10_000, budget=10_000))
     programs = [[call(1, int(n))] for n in tokens]
     run = simulate(scenario(poisson(rng, rho, count), programs, the_fleet))
     came, left, size = columns(run.tables.calls, "arrival_s", "end_s", "output_tokens")

@@ -42,15 +42,9 @@ def test_independent_failures(chance, retries):
     np.testing.assert_allclose(spent, (retries + 1) * 1.0 + backoffs, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("attempts", "stops", "trapped"), [(1, False, False), (4, False, True), (4, True, False)]
-)
-def test_a_burst_traps_a_system_that_retries_abandoned_work(attempts, stops, trapped):
-    """Metastable failure: rho = 0.6 is stable, lambda (r+1) = 2.4 mu is not (the hidden
-    capacity is mu / (r+1)). A burst of five seconds ends all good work where timed-out attempts are
-    tried four times and their work runs on, for hundreds of seconds after; without retries, or
-    where abandoned work stops, the queue drains within a minute or so."""
-    rng = np.random.default_rng(1)
+def failing_long_after_a_burst(seed, attempts, stops):
+    """Share of requests that fail from 100 to 300 s after a burst of five seconds."""
+    rng = np.random.default_rng(seed)
     calm = poisson(rng, 0.6, 300)
     arrivals = np.sort(np.concatenate([calm, np.linspace(100, 105, 60)]))
     the_fleet = fleet(
@@ -60,8 +54,26 @@ def test_a_burst_traps_a_system_that_retries_abandoned_work(attempts, stops, tra
         backoff_s=0.1,
         jitter=0.5,
     )
-    run = simulate(scenario(arrivals, [[visit("s", 1.0)]] * len(arrivals), the_fleet))
-    failed = np.array(run.tables.requests.column("status").to_pylist()) != "ok"
-    assert not failed[arrivals < 100].any()
-    long_after = failed[(arrivals > 200) & (arrivals < 400)].mean()
-    assert long_after > 0.5 if trapped else long_after < 0.05
+    made = scenario(arrivals, [[visit("s", 1.0)]] * len(arrivals), the_fleet, seed=seed)
+    failed = np.array(simulate(made).tables.requests.column("status").to_pylist()) != "ok"
+    return failed[(arrivals > 200) & (arrivals < 400)].mean()
+
+
+@pytest.mark.parametrize(
+    ("attempts", "stops", "trapped"), [(1, False, False), (4, False, True), (4, True, False)]
+)
+def test_a_burst_may_trap_a_system_that_retries_abandoned_work(attempts, stops, trapped):
+    """Metastable failure: rho = 0.6 is stable, lambda (r+1) = 2.4 mu is not (the hidden
+    capacity is mu / (r+1)). Where timed-out attempts are tried four times and their work runs on,
+    it is luck in which of its two states the system is long after a burst: in some runs most
+    requests fail, in others none. Without retries, or where abandoned work stops, the queue drains
+    (what fails then is the odd queue that rho = 0.6 has anyway)."""
+    found = np.array([failing_long_after_a_burst(seed, attempts, stops) for seed in range(24)])
+    if trapped:
+        assert (found > 0.6).sum() >= 3
+        assert (found == 0).sum() >= 3
+        assert found.mean() > 0.15
+    else:
+        assert found.max() < 0.5
+        assert np.median(found) < 0.01
+        assert found.mean() < 0.03

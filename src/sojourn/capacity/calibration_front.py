@@ -52,9 +52,10 @@ def front(fit: Reading, *, slots: int) -> Front:
     Where scheduled times are known: from arrival to scheduled, of calls that found nobody
     waiting. Else: time to first token less the steps of the prompt, of calls that the engine
     could have taken into its next step: a slot was free, and the prompts that had come before
-    without a first token yet left room in the step's budget. The rest of the step that ran on arrival (half
-    of it on average) is taken off, because the simulator makes a call wait for it by itself;
-    where the engine schedules a step ahead, that step is put on, because it does not. The spread
+    without a first token yet left room in the step's budget. The rest of the step that ran on
+    arrival (half of it on average) is taken off, because the simulator makes a call wait for it
+    by itself; where the engine schedules a step ahead, that step is put on, because it does not.
+    The spread
     of that rest is taken out too: of the variance of what is left, s^2/12 (a rest uniform over a
     step of s) is not the front end's, so the samples are drawn together around their mean until
     the remainder is what they vary by.
@@ -150,7 +151,7 @@ def _of_replica(fit: Reading, replica: Replica, slots: int) -> _Delays:
         tokens = _pending(calls, replica.occupancy.first) * fit.setting.share
         left = fit.setting.budget - state.batch_at(calls.arrival) - calls.computed
         room = (load <= slots) & (tokens <= left)
-    return _Delays(delay, step, load, room).take(usable)
+    return _Delays(delay, step, np.asarray(load, dtype=np.float64), room).take(usable)
 
 
 def _pending(calls: EngineCalls, first: Floats) -> Floats:
@@ -158,4 +159,5 @@ def _pending(calls: EngineCalls, first: Floats) -> Floats:
     before = np.cumsum(calls.computed) - calls.computed
     order = np.argsort(first, kind="stable")
     done = np.concatenate([[0.0], np.cumsum(calls.computed[order])])
-    return np.maximum(before - done[np.searchsorted(first[order], calls.arrival, "right")], 0.0)
+    written = done[np.searchsorted(first[order], calls.arrival, "right")]
+    return np.asarray(np.maximum(before - written, 0.0), dtype=np.float64)

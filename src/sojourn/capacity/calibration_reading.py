@@ -25,9 +25,13 @@ CURVED_FROM_BATCH = 4.0
 """A border of the batch below this would leave the base of an empty step to noise."""
 CALLS_OF_SEGMENT = 15
 """Calls whose mean batch lies in a segment, at least: half of what a whole fit needs."""
+PART_OF_STEPS = 0.1
+"""A call counts as having seen a side of a border if it spent this part of its steps there."""
 AHEAD_PAYS = 0.9
-"""Reading steps as scheduled ahead must lower the typical error by a tenth to be believed."""
+"""Reading steps as scheduled ahead must lower the held-out error by a tenth to be believed."""
 TWICE = 2.0
+REAR = 0.95
+"""Errors beyond this quantile count as much as it when forms are compared."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +54,6 @@ class Reading:
     replicas: dict[int, Replica]
     equations: Equations
 
-    def errors(self) -> Floats:
-        """Relative residual of each equation."""
-        return _errors(self.equations, self.cost, self.front)
-
     def batches(self) -> tuple[Floats, Floats]:
         """Batches met, and the steps taken with each."""
         states = [replica.state for replica in self.replicas.values()]
@@ -65,7 +65,9 @@ class Reading:
 @dataclass(frozen=True)
 class HeldOut:
     """Errors on blocks of time left out in turn: median absolute relative error of a call's
-    whole time in the engine, the same averaged over prefill and decode, and the costs fitted."""
+    whole time in the engine; `typical`, by which forms are chosen: mean absolute relative errors
+    (at most their `REAR`) of prefill and of decode, their geometric mean, so that the noisier of
+    them does not drown the other; and the costs fitted."""
 
     call: float
     typical: float
@@ -74,12 +76,28 @@ class HeldOut:
 
 def best(calls: EngineCalls, setting: Setting) -> Reading | None:
     """The reading that explains the calls best, with as many coefficients as held-out calls pay
-    for; None where the calls' times do not overlap in any usable way."""
-    found = _scheduled(calls, setting)
+    for; None where the calls' times do not overlap in any usable way.
+
+    Steps are scheduled synchronously, or one ahead where that tells held-out calls clearly better.
+    Each way is given its own form first: a step before the prompt's own and a price on steps that
+    carry prompts look alike until both are fitted.
+    """
+    plain = _formed(calls, setting)
+    if plain is None or not setting.scheduled_known:
+        return plain
+    ahead = _formed(calls, replace(setting, ahead=1))
+    if ahead is None:
+        return plain
+    return ahead if held_out(ahead).typical < AHEAD_PAYS * held_out(plain).typical else plain
+
+
+def _formed(calls: EngineCalls, setting: Setting) -> Reading | None:
+    """One way of scheduling in the form that pays."""
+    found = iterate(calls, setting, Form())
     if found is None:
         return None
-    found = _better(found, calls, replace(found.form, knots=_knots(found)))
-    return _better(found, calls, replace(found.form, mixed=True))
+    found = _better(found, calls, replace(found.form, mixed=True))
+    return _better(found, calls, replace(found.form, knots=_knots(found)))
 
 
 def _better(fit: Reading, calls: EngineCalls, form: Form) -> Reading:
@@ -90,24 +108,6 @@ def _better(fit: Reading, calls: EngineCalls, form: Form) -> Reading:
     if rich is None or rich.cost == fit.cost:
         return fit
     return rich if held_out(rich).typical < FORM_PAYS * held_out(fit).typical else fit
-
-
-def _scheduled(calls: EngineCalls, setting: Setting) -> Reading | None:
-    """Synchronous scheduling, or one step ahead where that explains the times clearly better."""
-    plain = iterate(calls, setting, Form())
-    if plain is None or not setting.scheduled_known:
-        return plain
-    ahead = iterate(calls, replace(setting, ahead=1), Form())
-    if ahead is None:
-        return plain
-    loss = [_typical(fit.errors(), fit.equations) for fit in (plain, ahead)]
-    return ahead if loss[1] < AHEAD_PAYS * loss[0] else plain
-
-
-def _typical(errors: Floats, equations: Equations) -> float:
-    """Median relative error of prefill and of decode equations, averaged."""
-    parts = [errors[equations.prefill], errors[~equations.prefill]]
-    return float(np.mean([np.median(np.abs(part)) for part in parts if part.size]))
 
 
 def iterate(
@@ -174,17 +174,24 @@ def _errors(equations: Equations, cost: Cost, front: float) -> Floats:
 
 
 def _knots(fit: Reading) -> tuple[float, ...]:
-    """Segment borders at doublings of the batch, where enough calls saw each side of them."""
-    decode = fit.equations.rows[~fit.equations.prefill]
-    steps = np.maximum(decode[:, 0], 1.0)
-    met = np.sort(decode[:, 1 : 1 + len(fit.cost.knots)].sum(axis=1) / steps)
-    borders = [0.0]
-    border = CURVED_FROM_BATCH
-    while len(met) - np.searchsorted(met, border) >= CALLS_OF_SEGMENT:
-        if np.searchsorted(met, border) - np.searchsorted(met, borders[-1]) >= CALLS_OF_SEGMENT:
-            borders.append(border)
-        border *= 2
-    return tuple(borders)
+    """Segment borders at doublings of the batch, where enough calls spent a part of their steps
+    on each side of them (the batch is that of each step, not a call's mean: in a run that ramps
+    up and down every call meets many)."""
+    top = max(float(replica.state.batch.max(initial=0.0)) for replica in fit.replicas.values())
+    doublings = int(np.log2(max(top, CURVED_FROM_BATCH) / CURVED_FROM_BATCH)) + 1
+    candidates = (0.0, *(CURVED_FROM_BATCH * 2.0**power for power in range(doublings)))
+    parts = []
+    for replica in fit.replicas.values():
+        calls = replica.calls
+        rows = calls.clean & (calls.output >= 2) & (calls.end > calls.first)
+        parts.append(replica.state.columns(calls.first[rows], calls.end[rows], candidates))
+    columns = np.concatenate(parts)
+    widths = np.diff([*candidates, 2 * candidates[-1]])
+    filled = columns[:, 1 : 1 + len(candidates)] / np.maximum(columns[:, :1], 1.0) / widths
+    below = (filled < 1 - PART_OF_STEPS).sum(axis=0)
+    within = (filled > PART_OF_STEPS).sum(axis=0)
+    seen = (below[:-1] >= CALLS_OF_SEGMENT) & (within[1:] >= CALLS_OF_SEGMENT)
+    return (0.0, *(border for border, kept in zip(candidates[1:], seen, strict=True) if kept))
 
 
 def held_out(fit: Reading) -> HeldOut:
@@ -204,7 +211,8 @@ def held_out(fit: Reading) -> HeldOut:
         parts.append(np.stack([_errors(kept, cost, front), kept.prefill]))
     error, prefill = np.concatenate(parts, axis=1)
     sides = [np.abs(error[side]) for side in (prefill > 0, prefill == 0) if side.any()]
-    typical = float(np.mean([np.median(side) for side in sides]))
+    cut = [np.minimum(side, np.quantile(side, REAR)) for side in sides]
+    typical = float(np.exp(np.mean([np.log(max(side.mean(), 1e-9)) for side in cut])))
     return HeldOut(float(np.median(np.concatenate(whole))), typical, costs)
 
 

@@ -47,9 +47,7 @@ class Cost:
     @property
     def vector(self) -> Floats:
         """Coefficients in the order of `State.columns`."""
-        return np.array(
-            [self.base, *self.rises, self.slope, self.mixed, self.token, self.attended]
-        )
+        return np.array([self.base, *self.rises, self.slope, self.mixed, self.token, self.attended])
 
 
 def segments(batch: Floats, knots: tuple[float, ...]) -> Floats:

@@ -1,9 +1,9 @@
-"""Verbs that say what would be and what to do: capacity, simulate, plan, verify, check, report."""
+"""Verbs that say what would be and what to do: capacity, plan, verify, check, report."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -21,11 +21,6 @@ from sojourn.cli.options import (
     require_paths,
     telemetry,
 )
-from sojourn.config import MAX_REPLICAS
-from sojourn.errors import UsageError
-
-MAX_LOAD: Final = 100.0
-"""Multiple of the recorded load: past any forecast, and every request is simulated."""
 
 
 @app.command()
@@ -56,54 +51,6 @@ def capacity(
         data={"capacity": model.model_dump(mode="json"), "holding": held.model_dump(mode="json")},
     )
     deliver(document, output=output, json=json, quiet=quiet)
-
-
-@app.command()
-def simulate(
-    paths: Paths,
-    config: Configured = None,
-    load: Annotated[float, typer.Option(help="Load, as a multiple of the recorded one.")] = 1.0,
-    replicas: Annotated[
-        int | None, typer.Option(min=1, max=MAX_REPLICAS, help="Engine replicas; else as recorded.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Keep the simulated trace as a store.")
-    ] = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    seed: Seed = None,
-) -> None:
-    """Replay the recorded requests through the model, at another load or size."""
-    from sojourn import loop
-    from sojourn.interval import Excuse
-    from sojourn.plan import slo
-    from sojourn.report import compose, decisions
-    from sojourn.trace import store
-
-    if not 0 < load <= MAX_LOAD:
-        raise UsageError(f"--load {load:g}: expected a number above 0, at most {MAX_LOAD:g}")
-    with telemetry(paths, config=config, quiet=quiet, seed=seed) as it:
-        seen = loop.look(it.tables, it.config)
-        built = loop.fleet(seen)
-        if isinstance(built, Excuse):
-            deliver(
-                compose.single("sojourn simulate", [], verdict=(str(built), 4)),
-                output=None,
-                json=json,
-            )
-            return
-        run, used = loop.simulated(seen, built, load=load, replicas=replicas)
-    if output is not None:
-        store.save(run.tables, output)
-    measured = slo.outcome(seen.tables, it.config, built)
-    outcome = slo.outcome(run.tables, it.config, used)
-    document = compose.single(
-        "sojourn simulate",
-        [decisions.compared(measured, outcome)],
-        verdict=(f"{outcome.requests:,} requests simulated at {load:g}× the recorded load.", 0),
-        data={"counts": run.counts, "outcome": outcome.model_dump(mode="json")},
-    )
-    deliver(document, output=None, json=json)
 
 
 @app.command()

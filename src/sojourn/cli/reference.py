@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from sojourn.attribution import rules, scoring
 from sojourn.capacity.catalogue import catalogue_page
+from sojourn.cli.scenario_reference import scenario_page
 from sojourn.cli.verbs import app
 from sojourn.config import Analysis, BucketRule, Buckets, Config, Deployment, Retry, Slo, Station
 from sojourn.plan import scoring as weighing
@@ -124,6 +125,7 @@ def actions_page() -> str:
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "tables.md": tables_page,
     "configuration.md": config_page,
+    "scenario.md": scenario_page,
     "command-line.md": cli_page,
     "catalogue.md": catalogue_page,
     "diagnosis-rules.md": rules_page,

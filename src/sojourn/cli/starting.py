@@ -55,10 +55,24 @@ def init(
 
 
 @app.command()
-def schema() -> None:
-    """Print the JSON Schema of sojourn.yaml."""
+def schema(
+    what: Annotated[
+        str, typer.Argument(help="config (sojourn.yaml) or scenario (of `sojourn simulate`).")
+    ] = "config",
+) -> None:
+    """Print the JSON Schema of sojourn.yaml, or of a scenario file."""
     import json as encoder
 
-    from sojourn.config import json_schema
+    from sojourn.errors import UsageError
 
-    typer.echo(encoder.dumps(json_schema(), indent=1))
+    if what == "config":
+        from sojourn.config import json_schema
+
+        found = json_schema()
+    elif what == "scenario":
+        from sojourn.sim.scenario_records import ScenarioFile
+
+        found = ScenarioFile.model_json_schema()
+    else:
+        raise UsageError(f"no schema {what!r}; there are config and scenario")
+    typer.echo(encoder.dumps(found, indent=1))

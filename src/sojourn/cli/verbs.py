@@ -2,7 +2,8 @@
 
 from sojourn.cli import starting  # isort: skip
 from sojourn.cli import seeing  # isort: skip
+from sojourn.cli import simulating  # isort: skip
 from sojourn.cli import deciding  # isort: skip
 from sojourn.cli.app import app
 
-__all__ = ["app", "deciding", "seeing", "starting"]
+__all__ = ["app", "deciding", "seeing", "simulating", "starting"]

@@ -10,8 +10,8 @@ median. A load breaks the SLO where a bucket misses it by more than chance expla
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -27,7 +27,8 @@ from sojourn.plan.utilisation import utilisations
 from sojourn.progress import Progress, silent
 from sojourn.sim.scenario import Scenario, SimRun
 from sojourn.sim.simulate import simulate
-from sojourn.workload.scaling import scale
+from sojourn.sim.ticks import LONGEST_S
+from sojourn.workload.scaling import repeated_steps, scale
 from sojourn.workload.stream import Stream
 
 TOLERANCE: Final = 0.02
@@ -93,8 +94,10 @@ class _Search:
         gap = self.stream.duration_s / max(self.stream.requests.num_rows, 1)
         stay = float(np.nanmean(today.e2e_s)) if not np.isnan(today.e2e_s).all() else gap
         stretch = max(1.0, APART * stay / gap) if gap > 0 else 1.0
-        run = simulate(_stretched(self.stream, self.fleet, stretch, seed))
-        return standings(judge(run, self.config), self.config)
+        return _together(
+            standings(judge(simulate(part), self.config), self.config)
+            for part in _parts(_stretched(self.stream, self.fleet, stretch, seed))
+        )
 
     def bracket(self, start: float, seed: int, *, up: float, down: float) -> tuple[float, float]:
         """A load held and a higher one broken, adjacent steps from `start`. At the ends of the
@@ -181,6 +184,27 @@ def _stretched(stream: Stream, fleet: Fleet, stretch: float, seed: int) -> Scena
     }
     slow = fleet.model_copy(update={"stations": stations})
     return Scenario(Stream(requests, stream.steps), slow, seed)
+
+
+def _parts(scenario: Scenario) -> Iterator[Scenario]:
+    """A scenario cut in time, no part longer than a run may be. Requests that are far apart do not
+    miss those of the part before."""
+    stream = scenario.stream
+    arrivals = stream.requests.column("arrival_s").to_numpy()
+    part = ((arrivals - arrivals[0]) // (LONGEST_S / 2)).astype(np.int64)
+    for number in np.unique(part):
+        rows = np.flatnonzero(part == number)
+        requests = stream.requests.slice(rows[0], len(rows))
+        yield replace(scenario, stream=Stream(requests, repeated_steps(stream.steps, rows)))
+
+
+def _together(parts: Iterable[dict[str, Standing]]) -> dict[str, Standing]:
+    """Standings of parts as that of the whole."""
+    found: dict[str, Standing] = {}
+    for bucket, part in ((name, s) for standing in parts for name, s in standing.items()):
+        known = found.get(bucket)
+        found[bucket] = part if known is None else known.plus(part)
+    return found
 
 
 def _own_time(fleet: Fleet) -> str:

@@ -20,7 +20,7 @@ the bucket has no attainment, and a note says so.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -98,6 +98,16 @@ class Standing:
     missed: int
     failed: int
     by_target: dict[str, int]
+
+    def plus(self, other: Standing) -> Standing:
+        """With the requests of another run of the same bucket."""
+        return replace(
+            self,
+            requests=self.requests + other.requests,
+            missed=self.missed + other.missed,
+            failed=self.failed + other.failed,
+            by_target={t: n + other.by_target[t] for t, n in self.by_target.items()},
+        )
 
     @property
     def attainment(self) -> float:

@@ -132,5 +132,7 @@ def stays(run: SimRun, *, warm_up_s: float | None = 0.0) -> Floats:
     served = ends.status != SHED
     stay, arrival = (ends.end_s - ends.arrival_s)[served], ends.arrival_s[served]
     if warm_up_s is None:
-        return stay[mser5(stay) :]
-    return stay[arrival >= ends.arrival_s[0] + warm_up_s] if stay.size else stay
+        kept = stay[mser5(stay) :]
+    else:
+        kept = stay[arrival >= ends.arrival_s[:1].sum() + warm_up_s]
+    return np.asarray(kept, dtype=np.float64)

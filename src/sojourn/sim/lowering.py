@@ -44,7 +44,7 @@ from sojourn.workload.profile_records import StepKind
 from sojourn.workload.stream import Stream
 
 SAMPLE_S: Final = 1.0
-MOST_SAMPLES: Final = 100_000
+MOST_SAMPLES: Final = 20_000
 
 
 def lower(scenario: Scenario) -> Lowered:
@@ -205,7 +205,7 @@ def _prompt_table(engine: EngineModel) -> Ticks:
             step.prefill_step_s(known + 1) - step.prefill_step_s(known) - step.prefill_s_per_token
         )
         seconds = seconds + inside + np.maximum(tokens - known, 0) * rise
-    return np.maximum(ticks_of(seconds), 0)
+    return np.maximum(ticks_of(np.asarray(seconds, dtype=np.float64)), 0)
 
 
 def _encoder(encoder: Encoder | None) -> EncoderPlan | None:

@@ -30,14 +30,14 @@ QUANTILES: Final = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 FARTHEST: Final = 1.5
 """A factor beyond this (or below its inverse) would mean that the regression was wrong, not that
 it needed a last touch."""
-STEP: Final = 0.02
+STEP: Final = 0.04
 """Step of the numerical derivative: large beside the jumps by which calls change their batch."""
 STIFFNESS: Final = 0.05
 """Weight of a factor's own size among the residuals: one that changes nothing stays at 1."""
 PAYS: Final = 0.95
 """Factors turned on one half of the calls must lower the error on the other by a twentieth."""
 FEWEST_CALLS: Final = 30
-MOST_SIMULATIONS: Final = 40
+MOST_SIMULATIONS: Final = 100
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class _Aim:
     @property
     def half(self) -> Bools:
         """Every second call."""
-        return np.arange(len(self.ttft)) % 2 == 1
+        return np.asarray(np.arange(len(self.ttft)) % 2 == 1, dtype=np.bool_)
 
 
 def _times(calls: pa.Table) -> tuple[pa.Array, Floats, Floats]:
@@ -166,18 +166,19 @@ class _Search:
         """Factors that fit one half of the calls (None: all) best."""
         from scipy.optimize import least_squares  # noqa: PLC0415  (half a second to load)
 
+        # 1 + log(factor) is solved for: the numerical derivative's step is relative to its size
         limit = np.log(FARTHEST)
         found = least_squares(
-            lambda at: np.concatenate([self.residuals(at, half), STIFFNESS * at]),
-            np.zeros(len(FACTORS)),
-            bounds=(-limit, limit),
+            lambda x: np.concatenate([self.residuals(x - 1, half), STIFFNESS * (x - 1)]),
+            np.ones(len(FACTORS)),
+            bounds=(1 - limit, 1 + limit),
             diff_step=STEP,
             x_scale=0.1,
-            xtol=1e-3,
-            ftol=1e-3,
+            xtol=1e-4,
+            ftol=1e-4,
             max_nfev=MOST_SIMULATIONS // (len(FACTORS) + 1) // 2,
         )
-        return np.asarray(found.x, dtype=np.float64)
+        return np.asarray(found.x - 1, dtype=np.float64)
 
     def error(self, at: Floats, half: int) -> float:
         """Root mean square residual on a half."""

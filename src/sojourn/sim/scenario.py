@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from sojourn.capacity.records import Fleet
+from sojourn.progress import Progress
 from sojourn.sim import record
 from sojourn.sim.legend import Legend
 from sojourn.sim.log import ERROR, NONE, STATUSES, Log
@@ -20,8 +21,8 @@ from sojourn.sim.spans import spans
 from sojourn.trace.tables import Clock, Issue, Quality, Tables
 from sojourn.workload.stream import Stream
 
-Engine = Callable[[Lowered], Log]
-"""A simulator: runs to the end of every request."""
+Engine = Callable[[Lowered, Progress], Log]
+"""A simulator: runs to the end of every request, and tells how far it is."""
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,10 @@ from sojourn.sim.log import NONE, OK, STATUSES, Rows
 from sojourn.sim.lowered import Ints
 from sojourn.sim.record import STATUS_NAMES, Calls, Told, Whole, integers, named, repeated, text
 from sojourn.sim.ticks import seconds_of
-from sojourn.trace.arrays import Bools, Floats
+from sojourn.trace.arrays import Bools, Column, Floats
 
 CLIENT_WAIT: Final = "client wait"
 """Name of the gateway span of a request held back at its client."""
-
-Column = pa.Array | pa.ChunkedArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +60,8 @@ class _Spans:
         self._count += count
 
         def column(given: Column | str | None) -> Column:
-            if given is None:
-                return self._repeated(pa.string(), count)
-            return self._repeated(given, count) if isinstance(given, str) else given
+            same = pa.string() if given is None else given
+            return self._repeated(same, count) if given is None or isinstance(given, str) else given
 
         wait = None if kind.wait_s is None else pa.array(kind.wait_s)
         self._parts.append(

@@ -6,23 +6,32 @@ a list by recency. Without a prefix cache all free blocks are clean and there ar
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
-from sojourn.sim.kernel.arrays import buckets, calls, hashes, nodes, pools, replicas
+from sojourn.sim.kernel.arrays import (
+    buckets,
+    calls,
+    hash_nodes,
+    hashes,
+    holders,
+    nodes,
+    pools,
+    replicas,
+)
 from sojourn.sim.kernel.compiled import Number, World, compiled
 from sojourn.sim.kernel.luck import mixed
-from sojourn.sim.kernel.state import HASH_NODE, NIL, TAIL_NODE
+from sojourn.sim.kernel.state import FREE_NODE, HASH_NODE, NIL, TAIL_NODE
 from sojourn.sim.log import NONE
 
 ENDED, PREEMPTED, ABORTED = range(3)
-_INT32: Final = np.uint64(0x7FFFFFFF)
 
 
 @compiled
 def _bucket(w: World, r: Number, value: Number) -> Number:
-    return r * w.bucket_room + np.int64(mixed(np.uint64(value)) & np.uint64(w.bucket_room - 1))
+    """Eight hashes that first occurred one after the other, as those of a prompt do, are
+    neighbours: one line of memory."""
+    line = np.int64(mixed(np.uint64(value >> 3)) & np.uint64(0x7FFFFFFFFFFFFFF)) << 3
+    return r * w.bucket_room + ((line | (value & 7)) & (w.bucket_room - 1))
 
 
 @compiled
@@ -33,6 +42,18 @@ def find(w: World, r: Number, value: Number) -> Number:
     while at != NIL and table[at].hash != value:
         at = table[at].chain
     return at + 0
+
+
+@compiled
+def _node_of(w: World, r: Number, place: Number) -> Number:
+    """The node of a hash that is present, by its place in `hashes`: that which was found for it
+    last, unless another call of the same step has found another since."""
+    n = np.int64(hash_nodes(w)[place])
+    value = hashes(w)[place]
+    node = nodes(w)[n]
+    if node.hash == value and node.owner == HASH_NODE and n // w.node_room == r:
+        return n
+    return find(w, r, value)
 
 
 @compiled
@@ -50,26 +71,30 @@ def _new_node(w: World, r: Number) -> Number:
 @compiled
 def _free_node(w: World, r: Number, n: Number) -> None:
     replica = replicas(w)[r]
-    nodes(w)[n].chain = replica.node_free
+    nodes(w)[n].chain, nodes(w)[n].owner = replica.node_free, FREE_NODE
     replica.node_free = n
 
 
 @compiled
-def _insert(w: World, r: Number, value: Number, blocks: Number) -> None:
-    """A hash becomes present, used by one."""
+def _insert(w: World, r: Number, value: Number, blocks: Number) -> Number:
+    """A hash becomes present, used by one; its node."""
     n = _new_node(w, r)
     node = nodes(w)[n]
     place = _bucket(w, r, value)
     node.hash, node.users, node.blocks, node.owner = value, 1, blocks, HASH_NODE
     node.chain = buckets(w)[place]
     buckets(w)[place] = n
+    if w.with_holders == 1:
+        holders(w)[value] |= np.uint64(1) << np.uint64(r)
+    return n
 
 
 @compiled
 def _erase(w: World, r: Number, n: Number) -> None:
     """A hash is present no longer."""
     table, heads = nodes(w), buckets(w)
-    place = _bucket(w, r, table[n].hash)
+    value = table[n].hash
+    place = _bucket(w, r, value)
     if heads[place] == n:
         heads[place] = table[n].chain
     else:
@@ -78,6 +103,8 @@ def _erase(w: World, r: Number, n: Number) -> None:
             at = table[at].chain
         table[at].chain = table[n].chain
     _free_node(w, r, n)
+    if w.with_holders == 1:
+        holders(w)[value] &= ~(np.uint64(1) << np.uint64(r))
 
 
 @compiled
@@ -158,6 +185,7 @@ def look_up(w: World, c: Number) -> Number:
         n = find(w, r, names[call.first_hash + found])
         if n == NIL:
             break
+        hash_nodes(w)[call.first_hash + found] = n
         if table[n].users == 0:
             revived += pool.unit
         found += 1
@@ -188,13 +216,33 @@ def hit_tokens(w: World, r: Number, c: Number) -> Number:
 
 
 @compiled
+def longest_hits(w: World, c: Number, asked: Number) -> Number:
+    """Of the replicas in the bits of `asked`, those that would give a call most hit tokens now
+    and how many that are: (bits, tokens). They are settled; `with_holders` is 1."""
+    call = calls(w)[c]
+    pool = pools(w)[call.pool]
+    found = np.int64(0)
+    if pool.unit < 0 or call.moved != NONE:
+        return asked, found
+    unit_tokens = pool.unit * pool.block
+    names, table = hashes(w), holders(w)
+    while found < call.hashes and (found + 1) * unit_tokens <= call.prompt - 1:
+        left = asked & table[names[call.first_hash + found]]
+        if left == np.uint64(0):
+            break
+        asked = left
+        found += 1
+    return asked, found * unit_tokens
+
+
+@compiled
 def take_hit(w: World, c: Number, found: Number, tail: Number) -> None:
     """A call that is admitted takes what `look_up` found; the rest of its tail becomes clean."""
     call = calls(w)[c]
     r = call.replica
-    table, names, replica = nodes(w), hashes(w), replicas(w)[r]
+    table, replica = nodes(w), replicas(w)[r]
     for i in range(found):
-        n = find(w, r, names[call.first_hash + i])
+        n = _node_of(w, r, call.first_hash + i)
         node = table[n]
         if node.users == 0:
             _unkeep(w, r, n)
@@ -222,7 +270,8 @@ def register(w: World, c: Number, tokens: Number) -> None:
         if find(w, call.replica, value) != NIL:
             call.registering = 0
             return
-        _insert(w, call.replica, value, pool.unit)
+        n = _insert(w, call.replica, value, pool.unit)
+        hash_nodes(w)[call.first_hash + call.held] = n
         call.held += 1
 
 
@@ -238,7 +287,7 @@ def give_back(w: World, c: Number, blocks: Number, how: Number) -> None:
         return
     if how == ENDED:
         register(w, c, call.computed)
-    table, names = nodes(w), hashes(w)
+    table = nodes(w)
     full = max(call.computed // pool.block, call.held * pool.unit)
     tail = full - call.held * pool.unit
     if tail > 0:
@@ -250,7 +299,7 @@ def give_back(w: World, c: Number, blocks: Number, how: Number) -> None:
             call.tail = n
         _keep(w, r, n)
     for i in range(call.held - 1, -1, -1):
-        n = find(w, r, names[call.first_hash + i])
+        n = _node_of(w, r, call.first_hash + i)
         node = table[n]
         node.users -= 1
         if node.users == 0:

@@ -2,8 +2,8 @@
 
 All state of a run is in a few structured arrays. They are reached through their addresses in one
 record, the `World` (see `sojourn.sim.kernel.state`), so a compiled function takes one pointer
-instead of thirty arrays with their reference counts. Nothing here checks a bound: set
-NUMBA_BOUNDSCHECK=1 to have it checked.
+instead of thirty arrays with their reference counts (see `sojourn.sim.kernel.rows`). Nothing
+here checks a bound.
 
 What was compiled is kept on disk, in a folder named after the kernel's own text: numba looks only
 at the file of the entrance for changes, and the entrance calls functions of all the others.
@@ -20,7 +20,6 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import numba
 from numba import config, njit, types
-from numba.extending import intrinsic
 
 from sojourn.capacity import policies
 from sojourn.sim import log, lowered, luck, ticks
@@ -63,12 +62,31 @@ def _cache_folder() -> Path:
 
 
 CACHE: Final = _cache_folder()
+_INNER: Final = {
+    "error_model": "numpy",
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "no_rewrites": True,
+}
+"""Without what only calls from outside need."""
 
 
 def compiled(function: F) -> F:
-    """Compile when an entrance that calls it is compiled."""
-    made: F = njit(error_model="numpy")(function)
-    return made
+    """Compile when an entrance that calls it is compiled: once, for whole numbers of 64 bits.
+
+    (By itself numba compiles a function again for every constant that it is called with, and for
+    every width of a whole number.) It can't be called from Python.
+    """
+    made: Any = njit(**_INNER)(function)
+    template = made.get_call_template
+    made.get_call_template = lambda args, kws: template(tuple(map(_widest, args)), kws)
+    result: F = made
+    return result
+
+
+def _widest(given: Any) -> Any:  # noqa: ANN401  numba's own objects
+    kind = types.unliteral(given)
+    return types.int64 if isinstance(kind, types.Integer) and kind.signed else kind
 
 
 def entrance(function: F) -> F:
@@ -85,13 +103,3 @@ def entrance(function: F) -> F:
 def is_compiled() -> bool:
     """Whether this kernel was compiled here before."""
     return any(CACHE.rglob("*.nbi"))
-
-
-@intrinsic  # type: ignore[untyped-decorator]  # numba has no types
-def pointer(typing_context: Any, address: Any) -> Any:  # noqa: ANN401  numba's own objects
-    """An address (int64) as a pointer, for `numba.carray`."""
-
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401
-        return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
-
-    return types.voidptr(types.int64), code

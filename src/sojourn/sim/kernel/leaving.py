@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from sojourn.capacity.policies import Order
 from sojourn.sim import log
 from sojourn.sim.kernel.arrays import calls, pools, replicas
 from sojourn.sim.kernel.cache import ABORTED, PREEMPTED, give_back
@@ -17,7 +18,7 @@ from sojourn.sim.kernel.lists import (
 )
 from sojourn.sim.kernel.state import DECODING, DRAINING, NIL, PROMPTING, STOPPED, WAITING
 from sojourn.sim.kernel.writing import log_change
-from sojourn.sim.lowered import ORDERS, Order
+from sojourn.sim.lowered import ORDERS
 
 PRIORITY: Final = ORDERS.index(Order.PRIORITY)
 

@@ -158,11 +158,8 @@ def _front_time(w: World, c: Number) -> Number:
     if plan.fronts == 0:
         return np.int64(0)
     load = np.int64(replicas(w)[call.replica].load)
-    levels, count, factor = plan.front_load, plan.front_loads, plan.front_factor
-    if plan.fronts == 1:
-        return at_level(w, tables(w)[plan.front], levels, count, factor, load)
     drawn = tables(w)[plan.front + index(_luck(w, c, FRONT), plan.fronts)]
-    return at_level(w, drawn, levels, count, factor, load)
+    return at_level(w, drawn, plan.front_load, plan.front_loads, plan.front_factor, load)
 
 
 @compiled

@@ -6,15 +6,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
-from sojourn.capacity.policies import Order
+from sojourn.capacity.policies import Order, RouterPolicy
 from sojourn.errors import UsageError
 from sojourn.sim.kernel.compiled import Array
 from sojourn.sim.kernel.events import MOST_ATTEMPTS, MOST_PLACES, MOST_REQUESTS
 from sojourn.sim.kernel.state import ACTIVE, ARRAYS, NIL, STOPPED, WORLD
 from sojourn.sim.kernel.turns import IDLE
 from sojourn.sim.log import NONE, Log
-from sojourn.sim.lowered import CALL, ORDERS, Lowered, PoolPlan, StationPlan
+from sojourn.sim.lowered import CALL, ORDERS, ROUTERS, Lowered, PoolPlan, StationPlan
 
 _COUNTS: Final = {
     "events": "event_count", "tries": "live_tries", "visits": "live_visits",
@@ -23,6 +24,8 @@ _COUNTS: Final = {
 }  # fmt: skip
 GROWING: Final = tuple(_COUNTS)
 """Arrays that are made larger when they are full."""
+_PREFIX_AWARE: Final = ROUTERS.index(RouterPolicy.PREFIX_AWARE)
+_BITS: Final = 64
 _PRIORITY: Final = ORDERS.index(Order.PRIORITY)
 
 
@@ -176,12 +179,25 @@ def _pack_input(run: Run, lowered: Lowered) -> None:
     table["first_hash"] = steps.first_hash[:-1]
     table["hashes"] = np.diff(steps.first_hash)
     run.put("steps", table)
-    run.put("hashes", steps.hashes if len(steps.hashes) else np.zeros(1, np.int64))
+    _pack_hashes(run, lowered)
     ends = np.zeros(len(rows), ARRAYS["ends"])
     ends["arrival"] = ends["end"] = ends["status"] = NONE
     run.put("ends", ends)
     held = len(rows) if lowered.client.cap >= 0 else 0
     run.put("waiting_rows", np.zeros(held + 1, np.int32))
+
+
+def _pack_hashes(run: Run, lowered: Lowered) -> None:
+    """Hashes by number; and who holds each, where a router asks for it."""
+    values = lowered.steps.hashes if any(pool.unit >= 0 for pool in lowered.pools) else ()
+    asked = any(pool.router == _PREFIX_AWARE and pool.unit >= 0 for pool in lowered.pools)
+    known = pa.array(values, pa.int64()).dictionary_encode()
+    numbers = known.indices.to_numpy() if len(known) else np.zeros(1, np.int32)
+    run.put("hashes", np.ascontiguousarray(numbers, np.int32))
+    run.put("hash_nodes", np.zeros(len(numbers), np.int32))
+    run.world["with_holders"] = asked and lowered.replicas <= _BITS
+    count = len(known.dictionary) if run.world[0]["with_holders"] else 0
+    run.put("holders", np.zeros(count + 1, np.uint64))
 
 
 def _pack_stations(run: Run, lowered: Lowered, tables: _Tables) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from sojourn.capacity.policies import RouterPolicy
 from sojourn.sim.kernel.arrays import calls, pools, replicas, requests
-from sojourn.sim.kernel.cache import hit_tokens
+from sojourn.sim.kernel.cache import hit_tokens, longest_hits
 from sojourn.sim.kernel.compiled import Number, World, compiled
 from sojourn.sim.kernel.decodes import settle
 from sojourn.sim.kernel.state import ACTIVE, NIL
@@ -89,12 +89,41 @@ def _prefix_aware(w: World, p: Number, c: Number) -> Number:
     """Most hit tokens, less what the load weighs (thousandths of a token)."""
     plan = pools(w)[p]
     best, most = NIL, 0
+    asked = np.uint64(0)
     for r in range(np.int64(plan.first), np.int64(plan.first) + plan.room):
         one = replicas(w)[r]
         if one.state != ACTIVE:
             continue
         settle(w, r)
+        if w.with_holders == 1:
+            asked |= np.uint64(1) << np.uint64(r)
+            continue
         score = 1000 * np.int64(hit_tokens(w, r, c)) - plan.load_weight * one.load
         if best < 0 or score > most or (score == most and one.load < replicas(w)[best].load):
             best, most = r, score
+    if w.with_holders == 1:
+        return _of_holders(w, p, c, asked)
+    return best
+
+
+@compiled
+def _of_holders(w: World, p: Number, c: Number, asked: Number) -> Number:
+    """The same, of the replicas in the bits of `asked`: those with the longest hit first, then
+    those that come to their end one block sooner, and so on."""
+    plan = pools(w)[p]
+    best, most = NIL, 0
+    while asked != np.uint64(0):
+        bits, tokens = longest_hits(w, c, asked)
+        for r in range(np.int64(plan.first), np.int64(plan.first) + plan.room):
+            if (bits >> np.uint64(r)) & np.uint64(1) == np.uint64(0):
+                continue
+            load = replicas(w)[r].load
+            score = 1000 * tokens - plan.load_weight * load
+            if best < 0 or score > most:
+                best, most = r, score
+            elif score == most:
+                other = replicas(w)[best].load
+                if load < other or (load == other and r < best):
+                    best = r
+        asked &= ~bits
     return best

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
 from sojourn.errors import SojournError, UsageError
+from sojourn.progress import Progress, silent
 from sojourn.sim.kernel import chain, control, engine, steps
 from sojourn.sim.kernel.arrays import ended, events, requests, turns
 from sojourn.sim.kernel.compiled import CACHE, Array, Number, World, compiled, entrance, is_compiled
@@ -26,11 +26,8 @@ _LONGEST: Final = int(LONGEST_S * PER_S)
 
 _logger: Final = logging.getLogger(__name__)
 
-Progress = Callable[[int, int], None]
-"""Called with (requests ended, requests in all)."""
 
-
-def kernel(lowered: Lowered, progress: Progress | None = None) -> Log:
+def kernel(lowered: Lowered, progress: Progress = silent) -> Log:
     """Run to the end of every request.
 
     Raises:
@@ -56,8 +53,8 @@ def kernel(lowered: Lowered, progress: Progress | None = None) -> Log:
             )
         elif code == DONE:
             break
-        if progress is not None:
-            progress(int(run.world[0]["next_row"] - run.world[0]["in_flight"]), total)
+        done = int(run.world[0]["next_row"] - run.world[0]["in_flight"])
+        progress("simulating", max(0, done) / total)
     if run.world[0]["in_flight"] or run.world[0]["next_row"] < total:
         raise SojournError(
             f"{run.world[0]['in_flight']} requests never ended: please report the scenario"
@@ -103,7 +100,7 @@ def go(world: Array, most: Number) -> Number:
 
 
 @compiled
-def _short_of_room(w: World) -> bool:
+def _short_of_room(w: World) -> Number:
     margin = w.margin
     return (
         w.event_count + margin > w.events_room

@@ -221,12 +221,15 @@ NODE: Final = np.dtype(
     [("hash", "i8"), ("users", "i4"), ("blocks", "i4"), ("before", "i4"), ("after", "i4"),
      ("owner", "i4"), ("chain", "i4")]
 )  # fmt: skip
-HASH_NODE, TAIL_NODE = -2, -1  # `owner` of a hash, and of a tail that nobody returns to
+FREE_NODE, HASH_NODE, TAIL_NODE = -3, -2, -1
+"""`owner` of a node that is free, of a hash, and of a tail that nobody returns to."""
 
 ARRAYS: Final = {
     "requests": REQUEST,
     "steps": STEP,
-    "hashes": np.dtype("i8"),
+    "hashes": np.dtype("i4"),  # block hashes as numbers, in the order in which they first occur
+    "hash_nodes": np.dtype("i4"),  # beside `hashes`: the node last found for it, if it still is it
+    "holders": np.dtype("u8"),  # by hash: bit r if replica r has it (see `with_holders`)
     "tables": np.dtype("i8"),
     "factors": np.dtype("f8"),
     "pools": POOL,
@@ -268,7 +271,8 @@ _SCALARS: Final = (
     "sample_every", "next_client_row", "held_back", "held_first", "let_go", "ended_count",
     "skipped", "output_most", "attempts_now", "shed_from",  # the rungs in force
     "call_logs", "visit_logs", "attempt_logs", "sample_logs", "change_logs",
-    "events_done", "latest", "successor", "prompt_successor", "margin", "node_room", "bucket_room",
+    "events_done", "latest", "successor", "prompt_successor", "margin", "with_holders",
+    "node_room", "bucket_room",
     "image_room", "image_bucket_room",
 )  # fmt: skip
 WORLD: Final = np.dtype(

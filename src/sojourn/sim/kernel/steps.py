@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from sojourn.capacity.policies import Order
 from sojourn.sim.kernel.arrays import calls, pools, replicas, tables
 from sojourn.sim.kernel.cache import look_up, register, take, take_hit
 from sojourn.sim.kernel.compiled import Number, World, compiled
@@ -15,7 +16,7 @@ from sojourn.sim.kernel.lists import first_waiting, run_last, stop_waiting
 from sojourn.sim.kernel.state import DECODING, NIL, PROMPTING
 from sojourn.sim.kernel.turns import IDLE, set_turn
 from sojourn.sim.log import NONE
-from sojourn.sim.lowered import ORDERS, Order
+from sojourn.sim.lowered import ORDERS
 
 PREFILL_FIRST: Final = ORDERS.index(Order.PREFILL_FIRST)
 _NO_CAP: Final = 1 << 60
@@ -266,7 +267,7 @@ def _time(w: World, r: Number) -> None:
 
 
 @compiled
-def _may_shrink(w: World, r: Number) -> bool:
+def _may_shrink(w: World, r: Number) -> Number:
     """Whether the head of the queue waits for blocks and may come to need fewer of them: its first
     chunk begins after its hit, and the hit shrinks as decodes take kept blocks."""
     replica = replicas(w)[r]

@@ -123,7 +123,7 @@ class Call:
             target=1 if moves else self._output,
             at_hand=steps.cached[step],
             at_hand_again=steps.cached[step],
-            hashes=steps.hashes[first:end],
+            hashes=list(steps.hashes[first:end]),
             moves=moves,
         )
         return Sequence(
@@ -163,7 +163,8 @@ class Call:
         if not len(plan.front_load) or self._replica is None:
             return front
         level = max(0, bisect_right(plan.front_load, self._replica.load) - 1)
-        return round(front * plan.front_factor[level])
+        factor: float = plan.front_factor[level]
+        return round(front * factor)
 
     def _route(self, pool: Pool) -> None:
         session = self._world.plan.requests.session[self._place.row]

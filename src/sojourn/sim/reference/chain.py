@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import Protocol
 
 from sojourn.sim.log import ERROR, FIRST_SKIP, NONE, OK, PARTIAL_ANSWER, SHED, TIMEOUT
@@ -193,7 +194,7 @@ class OpenLoop:
     def start(self) -> None:
         """All arrivals are events."""
         for row, time in enumerate(self._world.plan.requests.arrival):
-            self._world.events.at(time, ARRIVE, (row,), lambda row=row: self.send(row))
+            self._world.events.at(time, ARRIVE, (row,), partial(self.send, row))
 
     def send(self, row: int) -> None:
         """A request arrives: it begins, or waits."""
@@ -242,7 +243,7 @@ class ClosedLoop(OpenLoop):
         """The client of the request thinks."""
         plan = self._world.plan
         luck = draw(plan.seed, plan.requests.identity[request.row], 0, 0, THINK)
-        think = pick(plan.client.think, luck)
+        think = pick(list(plan.client.think), luck)
         self._ask_at(self._world.events.now + think, self._client.pop(request.row))
         super().ended(request)
 

@@ -122,7 +122,7 @@ class Gateway:
         steps = self._plan.steps
         for step in range(first, end):
             if steps.kind[step] == CALL:
-                return self._pools[steps.pool[step]]
+                return self._pools[int(steps.pool[step])]
         return None
 
     def succeeded(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,8 +17,6 @@ from sojourn.sim.reference.journal import Journal
 from sojourn.sim.reference.pools import Pool
 from sojourn.sim.reference.stations import Queue, Station
 from sojourn.sim.reference.world import World
-
-Plan = TypeVar("Plan")
 
 
 def reference(lowered: Lowered) -> Log:
@@ -53,9 +51,9 @@ def _encoders(plan: Lowered, events: Events) -> dict[int, Encoder]:
     }
 
 
-def plain(plan: Plan) -> Plan:
+def plain(plan: Lowered) -> Lowered:
     """A plan with lists of Python's own numbers in place of numpy's arrays, which read alike."""
-    return replace(plan, **{f.name: _plain(getattr(plan, f.name)) for f in fields(plan)})  # type: ignore[type-var, call-overload, no-any-return, unused-ignore]  # every plan is a dataclass
+    return cast(Lowered, _plain(plan))
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401  whatever a plan holds
@@ -63,4 +61,6 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  whatever a plan holds
         return value.tolist()
     if isinstance(value, tuple):
         return tuple(_plain(part) for part in value)
-    return plain(value) if is_dataclass(value) else value
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _plain(getattr(value, f.name)) for f in fields(value)})
+    return value

@@ -65,11 +65,12 @@ class Station:
         plan = self.plan
         if place.attempt == 0 or not len(plan.samples):
             return int(world.plan.steps.service[place.step])
-        drawn = pick(plan.samples, place.luck(world.plan, SERVICE))
+        drawn = pick(list(plan.samples), place.luck(world.plan, SERVICE))
         if not len(plan.drift_start):
             return drawn
         level = max(0, bisect_right(plan.drift_start, world.events.now) - 1)
-        return round(drawn * plan.drift_factor[level])
+        factor: float = plan.drift_factor[level]
+        return round(drawn * factor)
 
 
 class Visit:

@@ -1,0 +1,19 @@
+"""The simulator's kernel is compiled once, before tests run side by side."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile in the process that hands out the tests; the others find it on disk."""
+    if hasattr(session.config, "workerinput") or session.config.option.collectonly:
+        return
+    from sojourn.sim.kernel.compiled import is_compiled
+
+    if not is_compiled():
+        from tests.sim.making import call, scenario
+
+        from sojourn.sim.simulate import simulate
+
+        simulate(scenario([0.0], [[call(10, 5)]]), engine="kernel")
