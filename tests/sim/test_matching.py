@@ -49,11 +49,13 @@ def prompt(step, hundreds):
 def test_wrong_factors_are_turned_back(decodes, prompts, fronts, seed):
     case = recorded(TRUTH, seed=seed)
     wrong = turned(TRUTH, decode=decodes, prefill=prompts, front=fronts)
-    found = match([case], fleet(engine(wrong)))
+    found = match([case], fleet(engine(wrong)), engine="kernel")
     step = found.fleet.engine.step
-    assert off(step, TRUTH, decode) < 0.025
+    # 120 calls tell decodes and front end apart to some per cent only, their sum better
+    assert off(step, TRUTH, decode) < 0.06
     assert off(step, TRUTH, prompt) < 0.08
-    assert step.front_s == pytest.approx(TRUTH.front_s, abs=0.003)
+    assert step.front_s == pytest.approx(TRUTH.front_s, abs=0.01)
+    assert found.after < 0.03
     assert found.after <= found.before
 
 

@@ -60,7 +60,7 @@ def test_times_need_not_begin_at_zero():
 def test_a_long_stream_is_read_less_often():
     run = simulate(scenario([0.0, 3e5], [[visit("s", 1.0)]] * 2))
     times = run.tables.engine_samples.column("t_s").to_numpy()
-    assert 50_000 < len(times) <= 100_002
+    assert 10_000 < len(times) <= 20_002
     assert np.all(np.diff(times) == 3.0)
 
 

@@ -68,15 +68,15 @@ def front(fit: Reading, *, slots: int) -> Front:
     delays = _delays(fit, slots)
     if not len(delays.delay):
         return Front(fit.front, (), ())
-    levels = _levels(delays)
-    starts = np.array([start for start, _ in levels])
-    factors = np.array([factor for _, factor in levels])
+    by_load = levels(delays.delay, delays.load)
+    starts = np.array([start for start, _ in by_load])
+    factors = np.array([factor for _, factor in by_load])
     factor = factors[np.maximum(np.searchsorted(starts, delays.load, side="right") - 1, 0)]
     scaled = delays.delay / factor
     scaled = np.minimum(scaled, np.quantile(scaled, REAR))
     mean = max(0.0, float(scaled.mean()))
     samples = _narrowed(scaled, delays.step / factor, mean)
-    kept = tuple((int(s), float(f)) for s, f in levels) if len(levels) > 1 else ()
+    kept = tuple((int(s), float(f)) for s, f in by_load) if len(by_load) > 1 else ()
     return Front(mean, samples, kept)
 
 
@@ -92,31 +92,32 @@ def _narrowed(delays: Floats, steps: Floats, mean: float) -> tuple[float, ...]:
     return tuple(samples.tolist())
 
 
-def _levels(delays: _Delays) -> list[tuple[int, float]]:
+def levels(delay: Floats, load: Floats) -> list[tuple[int, float]]:
     """(load, factor) of levels with equally many calls; one level where load makes no difference.
 
+    `delay` (s) and `load` (calls on the replica, this one counted) are one entry per call.
     The means are made monotone by pooling neighbours that are not (isotonic regression, Ayer et
     al. 1955).
     """
-    count = min(MOST_LEVELS, len(delays.delay) // CALLS_OF_LEVEL)
+    count = min(MOST_LEVELS, len(delay) // CALLS_OF_LEVEL)
     if count < 2:
         return [(0, 1.0)]
-    cut = np.minimum(delays.delay, np.quantile(delays.delay, REAR))
-    edges = np.unique(np.quantile(delays.load, np.arange(count) / count).round())
-    place = np.searchsorted(edges, delays.load, side="right") - 1
+    cut = np.minimum(delay, np.quantile(delay, REAR))
+    edges = np.unique(np.quantile(load, np.arange(count) / count).round())
+    place = np.searchsorted(edges, load, side="right") - 1
     place = np.maximum(place, 0)
     size = np.bincount(place, minlength=len(edges)).astype(np.float64)
     means = np.bincount(place, cut, minlength=len(edges)) / np.maximum(size, 1.0)
     pooled: list[tuple[float, float, float]] = []  # mean, calls, load
-    for mean, calls, load in zip(means, size, edges, strict=True):
-        pooled.append((float(mean), float(calls), float(load)))
+    for mean, calls, edge in zip(means, size, edges, strict=True):
+        pooled.append((float(mean), float(calls), float(edge)))
         while len(pooled) > 1 and pooled[-2][0] >= pooled[-1][0]:
             (m1, c1, l1), (m2, c2, _) = pooled[-2:]
             pooled[-2:] = [((m1 * c1 + m2 * c2) / (c1 + c2), c1 + c2, l1)]
     calmest = pooled[0][0]
     if calmest <= 0 or pooled[-1][0] < LOAD_PAYS * calmest:
         return [(0, 1.0)]
-    return [(int(load), mean / calmest) for mean, _, load in pooled]
+    return [(int(edge), mean / calmest) for mean, _, edge in pooled]
 
 
 def _delays(fit: Reading, slots: int) -> _Delays:

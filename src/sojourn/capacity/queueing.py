@@ -20,6 +20,9 @@ KIMURA_MAX_RHO: Final = 0.85
 """Above it the two-moment tail is off by more than its own size in public checks (the
 vllm-project/semantic-router fleet simulator refuses there too); simulate instead."""
 
+_MOST_EXPONENT: Final = 700.0
+"""e to a higher power is beyond a float."""
+
 
 def _positive(**values: float) -> None:
     for name, value in values.items():
@@ -214,6 +217,33 @@ def processor_sharing_time(arrival_rate: float, service_s: float, own_s: float) 
     """
     _not_negative(own_s=own_s)
     return own_s / (1 - _stable(arrival_rate, service_s))
+
+
+def deadline_failure(
+    arrival_rate: float, service_s: float, limit_s: float, *, runs_on: bool = True
+) -> float:
+    """M/M/1, first come first served: share of visits not done within a time limit.
+
+    p = (1 + rho) / (e^(dT) + lambda (e^(dT) - 1) / d + rho) where work given up in service runs on
+    to its end (`runs_on`), else p = 1 / (e^(dT) + lambda (e^(dT) - 1) / d); those that reach the
+    limit waiting leave the queue. Beyond capacity p -> 1 - (mu/lambda)^2 as T grows where work runs
+    on (the server does work that nobody waits for), else 1 - mu/lambda.
+    Symbols: lambda `arrival_rate` 1/s, S `service_s` s, mu = 1/S, rho = lambda S (may exceed 1),
+    T `limit_s` s from arrival to end of service, d = mu - lambda.
+    Source: M/M/1 with fixed patience (Barrer 1957; Baccelli, Boyer & Hebuterne 1984): density
+    lambda p0 e^(-dx) of the work found, x < T, from level crossings; that the limit counts to the
+    end of service is added here. Wrong when: service is not exponential, several servers, arrivals
+    not Poisson (retries that follow at once).
+    """
+    _not_negative(arrival_rate=arrival_rate, limit_s=limit_s)
+    _positive(service_s=service_s)
+    exponent = (1 / service_s - arrival_rate) * limit_s
+    if exponent > _MOST_EXPONENT:
+        return 0.0
+    grown = math.expm1(exponent) / exponent if exponent else 1.0
+    odds = math.exp(exponent) + arrival_rate * limit_s * grown
+    rho = arrival_rate * service_s
+    return (1 + rho) / (odds + rho) if runs_on else 1 / odds
 
 
 def attempts(failure: float, retries: int) -> float:

@@ -34,7 +34,8 @@ class Requests:
 
 @dataclass(frozen=True)
 class Steps:
-    """One entry per step of a program. Hashes of step s: first_hash[s]..first_hash[s+1]."""
+    """One entry per step of a program. Hashes of step s: first_hash[s]..first_hash[s+1] of
+    `hashes`, numbered in the order in which they first occur."""
 
     group: Ints
     kind: Ints

@@ -130,12 +130,15 @@ def _codes(table: pa.Table, name: str, values: list[str]) -> Ints:
 
 
 def _lists(table: pa.Table, name: str) -> tuple[Ints, Ints]:
+    """Where each row's hashes begin, and all hashes as numbers: that of a hash is how many others
+    occurred before it."""
     if name not in table.column_names or table.num_rows == 0:
-        return np.zeros(table.num_rows + 1, np.int64), np.zeros(0, np.int64)
+        return np.zeros(table.num_rows + 1, np.int64), np.zeros(0, np.int32)
     column = table.column(name).combine_chunks()
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
     first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return first, np.asarray(column.flatten().to_numpy(), dtype=np.int64)
+    numbers = column.flatten().dictionary_encode().indices
+    return first, np.asarray(numbers.to_numpy(), dtype=np.int32)
 
 
 def _pools(fleet: Fleet, names: tuple[str, ...]) -> tuple[PoolPlan, ...]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
 from sojourn.capacity.policies import Order, RouterPolicy
 from sojourn.errors import UsageError
@@ -188,16 +187,14 @@ def _pack_input(run: Run, lowered: Lowered) -> None:
 
 
 def _pack_hashes(run: Run, lowered: Lowered) -> None:
-    """Hashes by number; and who holds each, where a router asks for it."""
-    values = lowered.steps.hashes if any(pool.unit >= 0 for pool in lowered.pools) else ()
+    """Hashes of blocks; and who holds each, where a router asks for it."""
+    numbers = lowered.steps.hashes if any(pool.unit >= 0 for pool in lowered.pools) else ()
+    run.put("hashes", np.ascontiguousarray(numbers if len(numbers) else [0], np.int32))
+    run.put("hash_nodes", np.zeros(max(1, len(numbers)), np.int32))
     asked = any(pool.router == _PREFIX_AWARE and pool.unit >= 0 for pool in lowered.pools)
-    known = pa.array(values, pa.int64()).dictionary_encode()
-    numbers = known.indices.to_numpy() if len(known) else np.zeros(1, np.int32)
-    run.put("hashes", np.ascontiguousarray(numbers, np.int32))
-    run.put("hash_nodes", np.zeros(len(numbers), np.int32))
     run.world["with_holders"] = asked and lowered.replicas <= _BITS
-    count = len(known.dictionary) if run.world[0]["with_holders"] else 0
-    run.put("holders", np.zeros(count + 1, np.uint64))
+    count = int(np.max(numbers, initial=0)) + 1 if run.world[0]["with_holders"] else 1
+    run.put("holders", np.zeros(count, np.uint64))
 
 
 def _pack_stations(run: Run, lowered: Lowered, tables: _Tables) -> None:
