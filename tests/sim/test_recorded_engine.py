@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from benchmarks import real_engine as real
 
+from benchmarks import real_engine as real
 from sojourn.capacity import recorded_engine
 from sojourn.sim.scenario import Scenario
 from sojourn.sim.simulate import simulate
