@@ -147,6 +147,29 @@ def test_every_fixed_point_solves_the_equation(rate, mu, retries):
         assert rate - 1e-9 <= root <= rate * (retries + 1) + 1e-9
 
 
+def test_deadline_failure_at_its_ends():
+    """An empty system: P(S > T). The limit T = 0 fails all. Far beyond capacity: (mu/lambda)^2 of
+    the attempts are done in time where given-up work runs on, mu/lambda where it stops. No step
+    at lambda = mu, no overflow."""
+    for runs_on in (True, False):
+        assert q.deadline_failure(0.0, 2.0, 3.0, runs_on=runs_on) == pytest.approx(math.exp(-1.5))
+        assert q.deadline_failure(0.4, 2.0, 0.0, runs_on=runs_on) == pytest.approx(1.0)
+        assert q.deadline_failure(1.0, 1.0, 1e5, runs_on=runs_on) < 3e-5
+        assert q.deadline_failure(0.1, 1.0, 1e5, runs_on=runs_on) == 0.0
+        near = [q.deadline_failure(r, 1.0, 5.0, runs_on=runs_on) for r in (1 - 1e-9, 1, 1 + 1e-9)]
+        assert near == pytest.approx([near[1]] * 3, rel=1e-7)
+    assert 1 - q.deadline_failure(4.0, 1.0, 1e3) == pytest.approx(1 / 16)
+    assert 1 - q.deadline_failure(4.0, 1.0, 1e3, runs_on=False) == pytest.approx(1 / 4)
+
+
+@given(st.floats(0.01, 5.0), st.floats(1.01, 2.0), st.floats(0.1, 30.0))
+def test_deadline_failure_grows_with_load_and_with_work_that_runs_on(rate, more, limit):
+    stops, runs_on = (q.deadline_failure(rate, 1.0, limit, runs_on=on) for on in (False, True))
+    assert 0 < stops <= runs_on <= 1
+    assert q.deadline_failure(more * rate, 1.0, limit) > runs_on
+    assert q.deadline_failure(rate, 1.0, 1.1 * limit) <= runs_on
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -164,6 +187,8 @@ def test_every_fixed_point_solves_the_equation(rate, mu, retries):
         lambda: q.attempts(0.5, -1),
         lambda: q.hidden_capacity(0.0, 2),
         lambda: q.little(-1.0, 1.0),
+        lambda: q.deadline_failure(1.0, 0.0, 1.0),
+        lambda: q.deadline_failure(1.0, 1.0, -1.0),
         lambda: q.retry_fixed_points(0.0, lambda _: 0.0, 2),
     ],
 )

@@ -66,7 +66,7 @@ def test_the_cache_is_least_recently_used():
     assert 0.2 < found.mean() < 0.8
 
 
-@pytest.mark.parametrize("size", [1, 3, 5])
+@pytest.mark.parametrize("size", [1, 4])
 def test_hit_ratio_of_few_documents_is_exact(size):
     """King's formula for eight documents."""
     popularity = zipf(8, 0.8)
@@ -85,7 +85,7 @@ def test_hit_ratio_of_many_documents_is_ches(documents, size, power):
     def measure(run):
         return hits(run)[5000:].mean()
 
-    (share,) = replicated(references(popularity, size), measure, seed=820, runs=16, count=25_000)
+    (share,) = replicated(references(popularity, size), measure, seed=820)
     expected = lru_che(popularity, size)
     wrong = [lru_che(popularity, round(1.05 * size)), popularity[:size].sum()]
     agrees(share, expected, unlike=wrong, slack=0.002)
