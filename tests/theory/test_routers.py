@@ -108,7 +108,6 @@ def test_sessions_stay_together(homes):
     assert len(np.unique(home)) > 1
 
 
-@pytest.mark.xfail(strict=True, reason="lowering marks known sessions by setting the lowest bit")
 def test_sessions_are_spread_evenly(homes):
     """Within 4.9 standard deviations of a binomial share: but for one seed in a million."""
     share = np.bincount(homes[2], minlength=REPLICAS) / SESSIONS

@@ -44,6 +44,8 @@ from sojourn.workload.profile_records import StepKind
 from sojourn.workload.stream import Stream
 
 SAMPLE_S: Final = 1.0
+_KNOWN: Final = np.uint64(1 << 63)
+"""Set in every session's hash, so that none is 0; the low bits stay even and odd alike."""
 MOST_SAMPLES: Final = 20_000
 
 
@@ -89,7 +91,7 @@ def _requests(stream: Stream, origin_s: float) -> Requests:
     return Requests(
         arrival=ticks_of(table.column("arrival_s").to_numpy() - origin_s),
         identity=hash_strings(table.column("request_id")),
-        session=np.where(known, hash_strings(sessions) | np.uint64(1), np.uint64(0)),
+        session=np.where(known, hash_strings(sessions) | _KNOWN, np.uint64(0)),
         priority=_ints(table, "priority"),
         first_step=np.searchsorted(owner, np.arange(table.num_rows + 1)).astype(np.int64),
     )
