@@ -7,7 +7,6 @@ from sojourn.sim.kernel.rows import table
 requests = table("requests")
 steps = table("steps")
 hashes = table("hashes")
-hash_nodes = table("hash_nodes")
 holders = table("holders")
 tables = table("tables")
 factors = table("factors")

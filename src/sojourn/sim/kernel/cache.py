@@ -11,7 +11,6 @@ import numpy as np
 from sojourn.sim.kernel.arrays import (
     buckets,
     calls,
-    hash_nodes,
     hashes,
     holders,
     nodes,
@@ -20,7 +19,7 @@ from sojourn.sim.kernel.arrays import (
 )
 from sojourn.sim.kernel.compiled import Number, World, compiled
 from sojourn.sim.kernel.luck import mixed
-from sojourn.sim.kernel.state import FREE_NODE, HASH_NODE, NIL, TAIL_NODE
+from sojourn.sim.kernel.state import HASH_NODE, NIL, TAIL_NODE
 from sojourn.sim.log import NONE
 
 ENDED, PREEMPTED, ABORTED = range(3)
@@ -45,18 +44,6 @@ def find(w: World, r: Number, value: Number) -> Number:
 
 
 @compiled
-def _node_of(w: World, r: Number, place: Number) -> Number:
-    """The node of a hash that is present, by its place in `hashes`: that which was found for it
-    last, unless another call of the same step has found another since."""
-    n = np.int64(hash_nodes(w)[place])
-    value = hashes(w)[place]
-    node = nodes(w)[n]
-    if node.hash == value and node.owner == HASH_NODE and n // w.node_room == r:
-        return n
-    return find(w, r, value)
-
-
-@compiled
 def _new_node(w: World, r: Number) -> Number:
     replica = replicas(w)[r]
     found = replica.node_free
@@ -71,13 +58,13 @@ def _new_node(w: World, r: Number) -> Number:
 @compiled
 def _free_node(w: World, r: Number, n: Number) -> None:
     replica = replicas(w)[r]
-    nodes(w)[n].chain, nodes(w)[n].owner = replica.node_free, FREE_NODE
+    nodes(w)[n].chain = replica.node_free
     replica.node_free = n
 
 
 @compiled
-def _insert(w: World, r: Number, value: Number, blocks: Number) -> Number:
-    """A hash becomes present, used by one; its node."""
+def _insert(w: World, r: Number, value: Number, blocks: Number) -> None:
+    """A hash becomes present, used by one."""
     n = _new_node(w, r)
     node = nodes(w)[n]
     place = _bucket(w, r, value)
@@ -86,7 +73,6 @@ def _insert(w: World, r: Number, value: Number, blocks: Number) -> Number:
     buckets(w)[place] = n
     if w.with_holders == 1:
         holders(w)[value] |= np.uint64(1) << np.uint64(r)
-    return n
 
 
 @compiled
@@ -185,7 +171,6 @@ def look_up(w: World, c: Number) -> Number:
         n = find(w, r, names[call.first_hash + found])
         if n == NIL:
             break
-        hash_nodes(w)[call.first_hash + found] = n
         if table[n].users == 0:
             revived += pool.unit
         found += 1
@@ -240,9 +225,9 @@ def take_hit(w: World, c: Number, found: Number, tail: Number) -> None:
     """A call that is admitted takes what `look_up` found; the rest of its tail becomes clean."""
     call = calls(w)[c]
     r = call.replica
-    table, replica = nodes(w), replicas(w)[r]
+    table, names, replica = nodes(w), hashes(w), replicas(w)[r]
     for i in range(found):
-        n = _node_of(w, r, call.first_hash + i)
+        n = find(w, r, names[call.first_hash + i])
         node = table[n]
         if node.users == 0:
             _unkeep(w, r, n)
@@ -270,8 +255,7 @@ def register(w: World, c: Number, tokens: Number) -> None:
         if find(w, call.replica, value) != NIL:
             call.registering = 0
             return
-        n = _insert(w, call.replica, value, pool.unit)
-        hash_nodes(w)[call.first_hash + call.held] = n
+        _insert(w, call.replica, value, pool.unit)
         call.held += 1
 
 
@@ -287,7 +271,7 @@ def give_back(w: World, c: Number, blocks: Number, how: Number) -> None:
         return
     if how == ENDED:
         register(w, c, call.computed)
-    table = nodes(w)
+    table, names = nodes(w), hashes(w)
     full = max(call.computed // pool.block, call.held * pool.unit)
     tail = full - call.held * pool.unit
     if tail > 0:
@@ -299,7 +283,7 @@ def give_back(w: World, c: Number, blocks: Number, how: Number) -> None:
             call.tail = n
         _keep(w, r, n)
     for i in range(call.held - 1, -1, -1):
-        n = _node_of(w, r, call.first_hash + i)
+        n = find(w, r, names[call.first_hash + i])
         node = table[n]
         node.users -= 1
         if node.users == 0:

@@ -42,13 +42,13 @@ class Run:
         self.world[f"{name}_room"] = len(array)
 
     def make_room(self, name: str) -> None:
-        """Double an array that has no room for what one event may need."""
-        old = self.arrays[name]
-        if self.world[0][_COUNTS[name]] + self.world[0]["margin"] <= len(old):
+        """Make an array larger, by a quarter at least, if it has no room for what one event may
+        need. It grows where it is if the system can do that."""
+        array, margin = self.arrays[name], int(self.world[0]["margin"])
+        if self.world[0][_COUNTS[name]] + margin <= len(array):
             return
-        new = np.zeros(2 * len(old), old.dtype)
-        new[: len(old)] = old
-        self.put(name, new)
+        array.resize(len(array) + max(2 * margin, len(array) // 4), refcheck=False)
+        self.put(name, array)
 
     def log(self) -> Log:
         """What was written down so far."""
@@ -190,7 +190,6 @@ def _pack_hashes(run: Run, lowered: Lowered) -> None:
     """Hashes of blocks; and who holds each, where a router asks for it."""
     numbers = lowered.steps.hashes if any(pool.unit >= 0 for pool in lowered.pools) else ()
     run.put("hashes", np.ascontiguousarray(numbers if len(numbers) else [0], np.int32))
-    run.put("hash_nodes", np.zeros(max(1, len(numbers)), np.int32))
     asked = any(pool.router == _PREFIX_AWARE and pool.unit >= 0 for pool in lowered.pools)
     run.world["with_holders"] = asked and lowered.replicas <= _BITS
     count = int(np.max(numbers, initial=0)) + 1 if run.world[0]["with_holders"] else 1

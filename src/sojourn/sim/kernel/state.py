@@ -221,14 +221,13 @@ NODE: Final = np.dtype(
     [("hash", "i8"), ("users", "i4"), ("blocks", "i4"), ("before", "i4"), ("after", "i4"),
      ("owner", "i4"), ("chain", "i4")]
 )  # fmt: skip
-FREE_NODE, HASH_NODE, TAIL_NODE = -3, -2, -1
-"""`owner` of a node that is free, of a hash, and of a tail that nobody returns to."""
+HASH_NODE, TAIL_NODE = -2, -1
+"""`owner` of a hash, and of a tail that nobody returns to."""
 
 ARRAYS: Final = {
     "requests": REQUEST,
     "steps": STEP,
     "hashes": np.dtype("i4"),  # block hashes as numbers, in the order in which they first occur
-    "hash_nodes": np.dtype("i4"),  # beside `hashes`: the node last found for it, if it still is it
     "holders": np.dtype("u8"),  # by hash: bit r if replica r has it (see `with_holders`)
     "tables": np.dtype("i8"),
     "factors": np.dtype("f8"),
