@@ -151,13 +151,15 @@ def simulated(
 def recording(
     path: Path, config: Config | None = None, progress: Progress | None = None
 ) -> Recording:
-    """Telemetry as the workload of a scenario."""
+    """Telemetry as the workload of a scenario, made ready as `look` makes it."""
+    from sojourn.capacity import stations  # noqa: PLC0415  (as above)
     from sojourn.sim.scenario_replay import Recording  # noqa: PLC0415  (as above)
     from sojourn.workload import buckets, replay  # noqa: PLC0415  (as above)
 
     config = config or Config()
-    tables = buckets.assign(read(path, config=config, progress=progress), config)
-    return Recording(tables, replay.replay(tables, seed=config.analysis.seed))
+    tables = read(path, config=config, progress=progress)
+    ready, _stations = stations.infer(buckets.assign(tables, config), config)
+    return Recording(ready, replay.replay(ready, seed=config.analysis.seed), config)
 
 
 def simulated_scenario(

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sojourn.capacity.records import EngineModel, Fleet
-from sojourn.config import Config
 from sojourn.errors import InputError
 from sojourn.interval import Excuse
 from sojourn.sim.scenario import Scenario
@@ -79,7 +78,7 @@ def _base(file: ScenarioFile, recording: Recording) -> Fleet | None:
         return None
     from sojourn.capacity import fleet as fleets  # noqa: PLC0415  (only where nothing is named)
 
-    built = fleets.build(recording.tables, Config())
+    built = fleets.build(recording.tables, recording.config)
     if isinstance(built, Excuse):
         raise InputError(
             f"nothing is said of what serves the calls, and it cannot be fitted: {built}",

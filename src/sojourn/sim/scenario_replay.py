@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow.compute as pc
 
+from sojourn.config import Config
 from sojourn.errors import InputError
 from sojourn.sim.scenario_chain import Chain
 from sojourn.sim.scenario_records import RequestClass, ScenarioFile
@@ -22,10 +23,12 @@ from sojourn.workload.variates import fixed
 
 @dataclass(frozen=True)
 class Recording:
-    """What `workload.replay` names: its tables, and its requests as a stream."""
+    """What `workload.replay` names: its tables, its requests as a stream, and what its own
+    sojourn.yaml says of the fleet."""
 
     tables: Tables
     stream: Stream
+    config: Config = field(default_factory=Config)
 
 
 def through(file: ScenarioFile, chain: Chain, recording: Recording, seed: int) -> Stream:
