@@ -135,6 +135,39 @@ def test_a_recording_is_replayed_with_the_fleet_fitted_to_it(tmp_path: Path) -> 
     assert told(result)["data"]["simulated"]["counts"]["arrived"] > 100
 
 
+def test_a_replay_has_the_settings_beside_its_recording(tmp_path: Path) -> None:
+    """Its time limit of 60 s: without it this overload would pile up and nothing would fail."""
+    before = ROOT / "src" / "sojourn" / "recordings" / "saturated" / "before"
+    file = tmp_path / "scenario.yaml"
+    raw = {"workload": {"replay": str(before), "load": 4}, "replications": 1}
+    file.write_text(yaml.safe_dump(raw), encoding="utf-8")
+    scenario, telemetry = (
+        told(CliRunner().invoke(app, ["simulate", *arguments, "--json"]))["data"]
+        for arguments in ([str(file)], [str(before), "--load", "4"])
+    )
+    assert scenario["simulated"]["counts"] == telemetry["counts"]
+    assert telemetry["counts"]["timeout"] > 1000
+
+
+def test_recorded_requests_that_pile_up_are_called_unstable(tmp_path: Path) -> None:
+    """A trace without a time limit, at a hundred times its load on a small GPU."""
+    header = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    rows = "".join(
+        f"2023-11-16 18:{15 + s // 60}:{s % 60:02d}.5000000,3740,440\n" for s in range(600)
+    )
+    (tmp_path / "trace.csv").write_text(header + rows, encoding="utf-8")
+    settings = {"deployment": {"model": "Llama-3.1-8B", "accelerator": "L4", "replicas": 1}}
+    (tmp_path / "sojourn.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    one, hundred = (
+        CliRunner().invoke(app, ["simulate", str(tmp_path / "trace.csv"), "--load", load, "--json"])
+        for load in ("0.05", "100")
+    )
+    assert one.exit_code == 0, one.output
+    assert hundred.exit_code == 3, hundred.output
+    assert "UNSTABLE" in told(hundred)["verdict"]
+    assert told(hundred)["data"]["stability"]["growth_per_s"]["low"] > 0
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_examples_run_and_tell_their_story(path: Path) -> None:
     result = CliRunner().invoke(app, ["simulate", str(path), "--replications", "1", "--json"])

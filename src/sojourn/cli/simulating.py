@@ -74,7 +74,8 @@ def simulate(
 ) -> None:
     """Simulate a scenario file; or recorded requests through the model, at another load or size.
 
-    Exit 3: the system is unstable, or the scenario's SLO is missed; 4: the SLO is undecided.
+    Exit 3: the system is unstable, or the scenario's SLO is missed; 4: the SLO is undecided, or
+    the telemetry is too thin to fit a model.
     """
     from sojourn.sim.scenario_file import is_scenario
     from sojourn.sim.simulate import DEFAULT, ENGINES
@@ -90,7 +91,8 @@ def simulate(
             raise UsageError(f"{scenarios[0]} is a scenario file: give it alone")
         if load is not None or replicas is not None:
             raise UsageError(
-                f"{scenarios[0]} is a scenario file: set workload.load and engine.replicas in it"
+                f"{scenarios[0]} is a scenario file: set its rates (a replay: workload.load) and"
+                " engine.replicas in it"
             )
         document, tables = _scenario(
             scenarios[0], (config, seed, replications), named, output=output, quiet=quiet
@@ -154,7 +156,8 @@ def _telemetry(
     from sojourn import loop
     from sojourn.interval import Excuse
     from sojourn.plan import slo
-    from sojourn.report import compose, decisions
+    from sojourn.report import compose, decisions, simulated
+    from sojourn.sim.stability import stability
 
     config, seed = settings
     load, replicas = changed
@@ -169,11 +172,17 @@ def _telemetry(
         run, used = loop.simulated(seen, built, load=factor, replicas=replicas, engine=engine)
     measured = slo.outcome(seen.tables, it.config, built)
     outcome = slo.outcome(run.tables, it.config, used)
+    differs = (factor, used.engine.replicas) != (1.0, built.engine.replicas)
+    found = stability(run)
     document = compose.single(
         "sojourn simulate",
-        [decisions.compared(measured, outcome)],
-        verdict=(f"{outcome.requests:,} requests simulated at {factor:g}× the recorded load.", 0),
-        data={"counts": run.counts, "outcome": outcome.model_dump(mode="json")},
+        [decisions.compared(measured, outcome, changed=differs)],
+        verdict=simulated.verdict_of_replay(outcome, found, factor, used.engine.replicas),
+        data={
+            "counts": run.counts,
+            "outcome": outcome.model_dump(mode="json"),
+            "stability": found.model_dump(mode="json"),
+        },
     )
     return document, run.tables
 

@@ -223,8 +223,9 @@ def _ladder_table(rungs: tuple[Rung, ...]) -> TableBlock:
     )
 
 
-def compared(measured: Outcome, simulated: Outcome) -> TableBlock:
-    """A recording beside a simulated run: P50, P95, P99, attempts, errors."""
+def compared(measured: Outcome, simulated: Outcome, *, changed: bool = False) -> TableBlock:
+    """A recording beside a simulated run: P50, P95, P99, attempts, errors. `changed`: the run is of
+    another load or size, so that what differs is the change and not the model's error."""
     rows = []
     for key in ("p50", "p95", "p99"):
         seen = measured.e2e_s.get(ALL, {}).get(key)
@@ -242,8 +243,12 @@ def compared(measured: Outcome, simulated: Outcome) -> TableBlock:
         ("errors and timeouts", share(measured.error_share), share(simulated.error_share), ""),
     ]
     return TableBlock(
-        caption="The model against the recording: how far a simulated figure can be trusted",
-        columns=("figure", "measured", "simulated", "off by"),
+        caption=(
+            "Recorded, and simulated with the change"
+            if changed
+            else "The model against the recording: how far a simulated figure can be trusted"
+        ),
+        columns=("figure", "measured", "simulated", "change" if changed else "off by"),
         rows=tuple(rows),
         align="lrrr",
     )

@@ -7,13 +7,14 @@ from typing import Final
 from sojourn.attribution.records import ALL
 from sojourn.config import Config
 from sojourn.interval import Interval
+from sojourn.plan.records import Outcome
 from sojourn.plan.simulated_records import BucketResult, Simulated
 from sojourn.plan.slo import Judged
 from sojourn.records import words
 from sojourn.report.answers import MISSED, OK, checked, largest
 from sojourn.report.document import Block, TableBlock, Text
 from sojourn.report.pages import seconds
-from sojourn.sim.stability import Trend
+from sojourn.sim.stability import Stability, Trend
 from sojourn.units import format_seconds, format_share
 
 DASH: Final = "–"
@@ -41,6 +42,19 @@ def verdict(record: Simulated, judged: Judged | None, config: Config) -> tuple[s
     stable = sum(item.trend is Trend.STABLE for item in record.stability)
     said = " Stable." if stable == record.replications else ""
     return f"{lead}{said}{tail}{broken}{worse}", OK
+
+
+def verdict_of_replay(
+    outcome: Outcome, found: Stability, load: float, replicas: int
+) -> tuple[str, int]:
+    """What recorded requests came to at `load` times their rate, and the exit code: 3 where the
+    system is unstable."""
+    lead = f"{outcome.requests:,} requests simulated at {load:g}× the recorded load"
+    lead += f" on {replicas} engine replica{'' if replicas == 1 else 's'}."
+    if found.trend is Trend.GROWING:
+        return f"{lead} {found.describe()}.", MISSED
+    failed = outcome.error_share
+    return (f"{lead} {failed.format(format_share)} failed." if failed.mid > 0 else lead), OK
 
 
 def _worse(record: Simulated) -> str:

@@ -57,7 +57,7 @@ class Stability(Record):
         if self.trend is Trend.GROWING and self.growth_per_s is not None:
             growth, rate = self.growth_per_s, f"{self.arrival_per_s:.3g}"
             return (
-                f"Unstable: the number in flight grows by {growth.format()} requests a second"
+                f"UNSTABLE: the number in flight grows by {growth.format()} requests a second"
                 f" ({growth.confidence:.0%} interval) while {rate} a second arrive;"
                 f" {self.in_flight:,} were in flight at the last arrival and took"
                 f" {self.drain_s:.3g} s to drain. Latencies of this run grow with its length and"
