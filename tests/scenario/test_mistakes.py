@@ -122,6 +122,10 @@ MISTAKES = {
     ),
     "no source of step times": ({"engine.step": None}, ["engine", "accelerator", "fitted"]),
     "no engine": ({"engine": None}, ["engine", "nothing serves the calls"]),
+    "pools without an engine": (
+        {"engine": None, "pools": {"small": {"model": "Llama-3.1-8B", "accelerator": "H100-SXM"}}},
+        ["engine", "make one the `engine`", "small", "'default'"],
+    ),
     "prompts by itself": (
         {"engine.prefill": {"pool": "default"}},
         ["engine.prefill.pool", "itself"],

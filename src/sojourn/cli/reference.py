@@ -115,7 +115,7 @@ def actions_page() -> str:
     ]
     for action in ACTIONS:
         opened = ", ".join(sorted(words(name.value) for name in action.opens_for))
-        title = action.title if action.simulated else f"{action.title} (not modelled yet)"
+        title = action.title if action.simulated else f"{action.title} (not tried by `plan`)"
         cells = (title, action.layer.value, opened, action.wrong_when, action.source)
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "## How actions are weighed", "", (weighing.__doc__ or "").strip()]

@@ -112,8 +112,8 @@ def fixed(**what: str) -> Callable[[Fleet, Context], Price]:
 
 
 def not_modelled(reason: str, *collect: str) -> Apply:
-    """The `apply` of an action that the simulator does not serve yet."""
-    excuse = Excuse(reason=f"Not modelled: {reason}", collect=collect)
+    """The `apply` of an action that `plan` knows and does not try: why, and what would tell."""
+    excuse = Excuse(reason=f"Not tried here: {reason}", collect=collect)
     return lambda _stream, _fleet, _context: excuse
 
 

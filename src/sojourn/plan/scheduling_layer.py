@@ -111,8 +111,8 @@ def reordered(stream: Stream, arrivals: np.ndarray[tuple[int], np.dtype[np.float
 
 def _split_pools(stream: Stream, fleet: Fleet, _context: Context) -> Changed | Excuse:
     excuse = Excuse(
-        reason="Not modelled: the simulator runs one pool of equal replicas, so pools of their own"
-        " for long and short requests cannot be compared yet"
+        reason="Not tried here: a plan is made for one pool of equal replicas; a scenario file with"
+        " `pools` and a call for each class compares them"
     )
     if len(set(texts(stream.steps["pool"]).tolist())) > 1:
         return excuse.model_copy(update={"reason": excuse.reason + " (the stream names pools)"})
@@ -204,7 +204,10 @@ SCHEDULING_ACTIONS: Final = (
         opens_for=frozenset(
             {Bottleneck.NOISY_NEIGHBOUR, Bottleneck.HEAD_OF_LINE, Bottleneck.QUEUE_ADMISSION}
         ),
-        apply=not_modelled("the simulated engine serves first come, first served"),
+        apply=not_modelled(
+            "a plan leaves the engine's order as it is; a scenario file with"
+            " `scheduler: {order: priority}` and `priority` of each class compares both"
+        ),
         source="Sheng et al., Fairness in serving LLMs (VTC), OSDI'24",
         wrong_when="everything is urgent",
         simulated=False,

@@ -176,8 +176,8 @@ def _notes(done: list[Replication], growing: list[bool]) -> tuple[str, ...]:
     notes = list(dict.fromkeys(note for item in done for note in item.notes))
     short = sum(item.digest.stability.trend is Trend.TOO_SHORT for item in done)
     if short:
-        text = f"{short} of {len(done)} replications are too short to say whether the system is"
-        notes.append(f"{text} stable: simulate longer")
+        which = f"{short} of {len(done)} runs are" if len(done) > 1 else "the run is"
+        notes.append(f"{which} too short to say whether the system is stable: simulate longer")
     if any(growing) and not all(growing):
         notes.append(f"{sum(growing)} of {len(growing)} replications are unstable")
     if len(done) == 1:

@@ -71,11 +71,13 @@ class Agent(Section):
         min_length=1, description="station: weight; each visit takes one by weight."
     )
     tools_per_turn: Distribution = Field(
-        default_factory=lambda: fixed(1.0), description="Visits after each turn but the last."
+        default_factory=lambda: fixed(1.0),
+        description="Visits after each turn but the last; unset: 1.",
     )
     at_once: bool = Field(False, description="Whether the tools of a turn run at once.")
     result_tokens: Distribution = Field(
-        default_factory=lambda: fixed(0.0), description="Tokens that the results of a turn add."
+        default_factory=lambda: fixed(0.0),
+        description="Tokens that the results of a turn add; unset: 0.",
     )
     step: str | None = Field(
         None, description="The step that is repeated; unset: the last call of the chain."
@@ -304,7 +306,8 @@ class ScenarioFile(Section):
         None, description="What serves the calls; replay: unset, it is fitted to the recording."
     )
     pools: dict[str, PoolSpec] = Field(
-        default_factory=dict, description="Further engines, by the name that `call` gives."
+        default_factory=dict,
+        description="Further engines, beside `engine`, by the name that `call` gives.",
     )
     client: ScenarioClient = Field(
         default_factory=ScenarioClient, description="Closed loop, caps, retry budget."
@@ -327,7 +330,13 @@ class ScenarioFile(Section):
     @model_validator(mode="after")
     def _served(self) -> Self:
         if self.workload.replay is None and self.engine is None:
-            raise ValueError("engine: nothing serves the calls; name what does")
+            have = (
+                f"missing; of pools {', '.join(self.pools)} make one the `engine`, which calls name"
+                f" {DEFAULT_POOL!r}; `pools` are further ones"
+                if self.pools
+                else "nothing serves the calls; name what does"
+            )
+            raise ValueError(f"engine: {have}")
         if DEFAULT_POOL in self.pools:
             raise ValueError(f"pools.{DEFAULT_POOL}: that name is `engine`; choose another")
         return self
