@@ -5,8 +5,9 @@ record, the `World` (see `sojourn.sim.kernel.state`), so a compiled function tak
 instead of thirty arrays with their reference counts (see `sojourn.sim.kernel.rows`). Nothing
 here checks a bound.
 
-What was compiled is kept on disk, in a folder named after the kernel's own text: numba looks only
-at the file of the entrance for changes, and the entrance calls functions of all the others.
+What was compiled is kept on disk, in a folder named after the kernel's own text and the constants
+in it: numba looks only at the file of the entrance for changes, and the entrance calls functions
+of all the others.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 import numba
 from numba import config, njit, types
 
-from sojourn.capacity import policies
 from sojourn.sim import log, lowered, luck, ticks
+from sojourn.workload.profile_records import StepKind
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,19 +35,24 @@ Row: TypeAlias = Any
 Number: TypeAlias = Any
 """numba knows the type, and no type checker does."""
 
-_CONSTANTS: Final = tuple(m.__file__ for m in (policies, log, lowered, luck, ticks))
+_CONSTANTS: Final = tuple(Path(module.__file__) for module in (log, lowered, luck, ticks))
 """Modules whose constants are compiled into the kernel."""
+_NUMBERED: Final = (
+    log.STATUSES,
+    lowered.ORDERS,
+    lowered.ROUTERS,
+    lowered.SCALES,
+    lowered.METRICS,
+    lowered.ADMISSIONS,
+    tuple(StepKind),
+)
+"""Enumerations of other rooms whose order is compiled in too."""
 
 
 def _cache_folder() -> Path:
     """Where this kernel is kept: under SOJOURN_CACHE_DIR, else the user's cache folder."""
-    room = Path(__file__).parent
-    texts = [
-        *sorted(room.glob("*.py")),
-        *(room.parent / f"{n}.py" for n in ("log", "lowered", "luck", "ticks")),
-    ]
-    digest = hashlib.sha256(numba.__version__.encode())
-    for path in texts:
+    digest = hashlib.sha256(f"{numba.__version__} {_NUMBERED}".encode())
+    for path in (*sorted(Path(__file__).parent.glob("*.py")), *_CONSTANTS):
         digest.update(path.read_bytes())
     home = os.environ.get("SOJOURN_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
     base = Path(home) if home else Path.home() / ".cache"

@@ -120,7 +120,6 @@ def _scalars(world: Array, lowered: Lowered, tables: _Tables) -> None:
         "free_try": NIL, "free_visit": NIL, "free_call": NIL,
         "pool_count": len(lowered.pools),
         "replica_count": lowered.replicas,
-        "station_count": len(lowered.stations),
         "timeout": retry.timeout,
         "attempts_most": retry.most,
         "backoff": tables.add(retry.backoff),
@@ -248,7 +247,6 @@ def _pack_pool(row: Array, plan: PoolPlan, tables: _Tables) -> None:
     row["fronts"] = len(plan.front)
     row["front_loads"] = len(plan.front_load)
     row["drafts"] = len(plan.accept)
-    row["active"] = plan.replicas
     for name in ("last_routed", "less_since", "gap", "last_scheduled"):
         row[name] = NIL
     if plan.encoder is not None:
@@ -275,7 +273,7 @@ def _pack_engines(run: Run, lowered: Lowered) -> None:
         mine["state"][pool.replicas :] = STOPPED
     for name in (
         "run_first", "run_last", "prompt_first", "prompt_last", "node_free", "kept_first",
-        "kept_last", "image_free", "image_first", "image_last", "encode_first", "encode_last",
+        "kept_last", "image_first", "image_last", "encode_first", "encode_last",
     ):  # fmt: skip
         rows[name] = NIL
     run.put("replicas", rows)
@@ -290,17 +288,16 @@ def _pack_engines(run: Run, lowered: Lowered) -> None:
     run.put("ended", np.zeros(int(world["seqs_most"]) + 1, np.int32))
     blocks = max((pool.blocks for pool in lowered.pools if pool.unit >= 0), default=0)
     kept = max((pool.encoder.cache for pool in lowered.pools if pool.encoder), default=0)
-    _pack_cache(run, "node", "nodes", "buckets", count, blocks)
-    _pack_cache(run, "image", "images", "image_buckets", count, kept)
+    _pack_cache(run, "nodes", "buckets", count, blocks)
+    _pack_cache(run, "images", "image_buckets", count, kept)
 
 
-def _pack_cache(run: Run, word: str, nodes: str, buckets: str, replicas: int, most: int) -> None:
+def _pack_cache(run: Run, nodes: str, buckets: str, replicas: int, most: int) -> None:
     """Room for `most` entries a replica, and twice as many buckets; none if there are none."""
     room = most + 1 if most else 0
     heads = 1 << (2 * room).bit_length() if most else 1
-    prefix = "" if word == "node" else "image_"
-    run.world[f"{word}_room"] = room
-    run.world[f"{prefix}bucket_room"] = heads
+    run.world[f"{nodes}_each"] = room
+    run.world[f"{buckets}_each"] = heads
     run.put(nodes, np.zeros(max(1, replicas * room), ARRAYS[nodes]))
     run.put(buckets, np.full(replicas * heads, NIL, np.int32))
 
