@@ -70,7 +70,7 @@ def lower(scenario: Scenario) -> Lowered:
         station_names=(*names, *unknown),
         servers=servers,
         retry=_retry(fleet),
-        client=_client(fleet),
+        client=_client(fleet, stream.requests.num_rows),
         admission=_admission(fleet),
         ladder=_ladder(fleet, [*names, *unknown]),
         sample_every=ticks(SAMPLE_S * max(1, int(np.ceil(span / (SAMPLE_S * MOST_SAMPLES))))),
@@ -308,10 +308,11 @@ def _retry(fleet: Fleet) -> RetryPlan:
     )
 
 
-def _client(fleet: Fleet) -> ClientPlan:
+def _client(fleet: Fleet, requests: int) -> ClientPlan:
+    """(A client beyond the last request finds none and stops.)"""
     client = fleet.client
     return ClientPlan(
-        closed=client.closed_loop or -1,
+        closed=min(client.closed_loop, max(1, requests)) if client.closed_loop else -1,
         cap=client.max_in_flight or -1,
         think=ticks_of(np.array(client.think_samples_s or (0.0,))),
     )
