@@ -167,8 +167,7 @@ def _durations(fleet: Fleet) -> Iterator[tuple[str, float]]:
     retry = fleet.retry
     yield (
         "retry's last backoff",
-        (1 + retry.jitter)
-        * _power(retry.backoff_s, retry.backoff_factor, retry.max_attempts),
+        (1 + retry.jitter) * _power(retry.backoff_s, retry.backoff_factor, retry.max_attempts),
     )
     for sample in fleet.client.think_samples_s:
         yield "client.think_samples_s", sample
@@ -248,7 +247,9 @@ def _check_long_calls(scenario: Scenario) -> None:
         )
         for what, seconds in _moved(pool, int(prompt.max()), int(images.max())):
             if not seconds <= LONGEST_S:
-                raise UsageError(f"pool {name!r}: {what} takes {seconds:g} s; expected 0 to {_DAYS}")
+                raise UsageError(
+                    f"pool {name!r}: {what} takes {seconds:g} s; expected 0 to {_DAYS}"
+                )
 
 
 def _moved(pool: EngineModel, prompt: int, images: int) -> Iterator[tuple[str, float]]:

@@ -8,6 +8,7 @@ nothing half done, and what was damaged since is compiled anew instead of being 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import os
 import shutil
@@ -87,10 +88,8 @@ def _bases() -> list[Path]:
     if home:
         found.append(Path(home) / "sojourn")
     else:
-        try:
+        with contextlib.suppress(RuntimeError):  # no home
             found.append(Path.home() / ".cache" / "sojourn")
-        except RuntimeError:  # no home
-            pass
     try:
         owner = str(os.getuid()) if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
         shared = Path(tempfile.gettempdir()) / f"sojourn-{owner}"
