@@ -96,7 +96,7 @@ def _counts(
     for place, rung in enumerate(() if fleet.ladder is None else fleet.ladder.rungs):
         yield f"ladder rung {place}: output_most", rung.output_most or 0, MOST_COUNT
         yield f"ladder rung {place}: max_attempts", rung.max_attempts or 0, MOST_COUNT
-        yield f"ladder rung {place}: shed_priority_from", abs(rung.shed_priority_from or 0), 2**61
+        yield f"ladder rung {place}: shed_priority_to", abs(rung.shed_priority_to or 0), 2**61
     for name, station in fleet.stations.items():
         yield f"station {name!r}: servers", station.servers or 0, MOST_COUNT
         yield f"station {name!r}: queue_limit", station.queue_limit or 0, MOST_COUNT

@@ -92,7 +92,7 @@ def _requests(stream: Stream, origin_s: float) -> Requests:
         arrival=ticks_of(table.column("arrival_s").to_numpy() - origin_s),
         identity=hash_strings(table.column("request_id")),
         session=np.where(known, hash_strings(sessions) | _KNOWN, np.uint64(0)),
-        priority=_ints(table, "priority"),
+        priority=-_ints(table, "priority"),
         first_step=np.searchsorted(owner, np.arange(table.num_rows + 1)).astype(np.int64),
     )
 
@@ -342,7 +342,7 @@ def _ladder(fleet: Fleet, stations: list[str]) -> LadderPlan | None:
             skip=sum(1 << stations.index(name) for name in set(rung.skip) if name in stations),
             output=rung.output_most or -1,
             attempts=rung.max_attempts or -1,
-            shed_from=NEVER if rung.shed_priority_from is None else rung.shed_priority_from,
+            shed_from=NEVER if rung.shed_priority_to is None else -rung.shed_priority_to,
         )
         for rung in ladder.rungs
     )

@@ -113,7 +113,7 @@ class RequestClass(Section):
     )
     route: str | None = Field(None, description="Route, as tables have it.")
     priority: int = Field(
-        0, ge=-MOST_PRIORITY, le=MOST_PRIORITY, description="Smaller is more urgent."
+        0, ge=-MOST_PRIORITY, le=MOST_PRIORITY, description="Larger is more important."
     )
 
 
