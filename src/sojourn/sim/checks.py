@@ -26,6 +26,8 @@ from sojourn.workload.stream import Stream
 KINDS: Final = tuple(kind.value for kind in StepKind)
 MOST_TOKENS: Final = 2**31 - 1
 """Token counts of a log are 32-bit numbers."""
+MOST_PRIORITY: Final = 2**61
+"""A ladder that sheds none sheds from a priority beyond it."""
 ENGINE: Final = "default"
 """Name of the pool that is the fleet's `engine`."""
 _COUNTS: Final = ("input_tokens", "cached_tokens", "output_tokens", "image_tokens")
@@ -38,13 +40,26 @@ def check(scenario: Scenario) -> None:
     Raises:
         UsageError: says which step, request, pool or station breaks what, and what was expected.
     """
+    _check_seed(scenario.seed)
     _check_arrivals(scenario.stream)
+    _check_priorities(scenario.stream)
     _check_steps(scenario.stream)
     check_sizes(scenario.fleet, _pools(scenario.fleet))
     _check_fleet(scenario.fleet)
     _check_ladder(scenario)
     _check_long_calls(scenario)
     _check_room(scenario)
+
+
+def _check_seed(seed: object) -> None:
+    if not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
+        raise UsageError(f"seed {seed!r}: expected a whole number of 64 bits")
+
+
+def _check_priorities(stream: Stream) -> None:
+    priority = _column(stream.requests, "priority", 0)
+    odd = (priority > MOST_PRIORITY) | (priority < -MOST_PRIORITY)
+    _refuse(odd, "priority", f"within {MOST_PRIORITY:,} of 0", "stream request")
 
 
 def _check_arrivals(stream: Stream) -> None:
@@ -70,12 +85,13 @@ def _check_arrivals(stream: Stream) -> None:
 def _check_steps(stream: Stream) -> None:
     owner = _column(stream.steps, "request", -1)
     group = _column(stream.steps, "group", -1)
+    _refuse((group < 0) | (group > MOST_TOKENS), "group", f"a number from 0 to {MOST_TOKENS:,}")
     same = np.diff(owner) == 0
     if (np.diff(owner) < 0).any() or (same & (np.diff(group) < 0)).any():
         raise UsageError("stream steps must be sorted by (request, group)")
     count = stream.requests.num_rows
-    missing = np.bincount(owner[owner >= 0], minlength=count) == 0
-    if missing.any() or (owner < 0).any() or (owner >= count).any():
+    beyond = (owner < 0) | (owner >= count)
+    if beyond.any() or (np.bincount(owner, minlength=count) == 0).any():
         raise UsageError(
             "stream steps do not fit the requests: every request needs a step, and every step"
             " the row of its request"

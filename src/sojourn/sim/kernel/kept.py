@@ -30,11 +30,7 @@ class Kept:
         self.folder: Path | None = None
         self.ready = False
         for base in _bases():
-            if _is_whole(base / name):
-                self._use(base / name)
-                return
-        for base in _bases():
-            if self._begin(base):
+            if self._use(base / name) or self._begin(base):
                 return
 
     def finish(self) -> None:
@@ -55,18 +51,20 @@ class Kept:
         """Where it will be, for people."""
         return "for this run alone" if self._home is None else f"in {self._home}"
 
-    def _use(self, whole: Path) -> None:
+    def _use(self, there: Path) -> bool:
         """The compiler wants to write where it reads: a folder that is read only is copied."""
-        if os.access(whole, os.W_OK):
-            self.folder, self.ready = whole, True
-            return
-        try:
-            copied = Path(tempfile.mkdtemp(prefix="sojourn-"))
-            atexit.register(shutil.rmtree, copied, ignore_errors=True)
-            shutil.copytree(whole, copied, dirs_exist_ok=True)
-        except OSError:
-            return
-        self.folder, self.ready = copied, True
+        if not _is_whole(there):
+            return False
+        if not os.access(there, os.W_OK):
+            try:
+                copied = Path(tempfile.mkdtemp(prefix="sojourn-"))
+                atexit.register(shutil.rmtree, copied, ignore_errors=True)
+                shutil.copytree(there, copied, dirs_exist_ok=True)
+            except OSError:
+                return False
+            there = copied
+        self.folder, self.ready = there, True
+        return True
 
     def _begin(self, base: Path) -> bool:
         try:
