@@ -46,7 +46,10 @@ def refused(made, message):
     ("options", "message"),
     [
         ({"max_num_seqs": 10**7, "max_num_batched_tokens": 10**7}, "max_num_seqs is 10,000,000;"),
-        ({"max_num_batched_tokens": 10**9}, "max_num_batched_tokens is 1,000,000,000; .* 4,194,304"),
+        (
+            {"max_num_batched_tokens": 10**9},
+            "max_num_batched_tokens is 1,000,000,000; .* 4,194,304",
+        ),
         ({"kv_blocks": 10**12}, "kv_blocks is 1,000,000,000,000; the simulator takes at most"),
         ({"replicas": 10**8}, "replicas is 100,000,000;"),
         ({"autoscaler": Autoscaler(target=1, most=10**9)}, "autoscaler.most is 1,000,000,000;"),
@@ -94,9 +97,7 @@ def test_a_station_whose_times_overflow_is_refused():
     [
         step_model(slope=1e5),
         step_model().model_copy(update={"prefill_s_per_token_context": 1e5}),
-        step_model().model_copy(
-            update={"prefill_tokens": (0, 512), "prefill_base_s": (0.0, 1e6)}
-        ),
+        step_model().model_copy(update={"prefill_tokens": (0, 512), "prefill_base_s": (0.0, 1e6)}),
         step_model().model_copy(update={"host_s": float("inf")}),
     ],
 )
@@ -105,9 +106,7 @@ def test_a_step_longer_than_any_run_is_refused(step):
 
 
 def test_what_grows_with_a_call_is_held_against_its_longest():
-    moved = engine().model_copy(
-        update={"prefill": PrefillPool(pool="p", transfer_s_per_token=2e4)}
-    )
+    moved = engine().model_copy(update={"prefill": PrefillPool(pool="p", transfer_s_per_token=2e4)})
     both = fleet(moved).model_copy(update={"pools": {"p": engine()}})
     refused(one(both), "to move a prompt of 40 tokens takes 800000 s")
     seen = engine().model_copy(update={"encoder": Encoder(s_per_token=2e5)})
@@ -162,7 +161,9 @@ def test_a_stream_is_of_two_arrow_tables():
 def test_memory_that_the_machine_lacks_is_asked_for_in_words(monkeypatch):
     lowered = lower(with_engine(replicas=1000, block_size=10**6))
     monkeypatch.setattr(memory, "machine_bytes", lambda: 2.0 * (1 << 30))
-    with pytest.raises(UsageError, match="needs 3.7 GiB for the blocks of decodes: replicas x bl"):
+    with pytest.raises(
+        UsageError, match=r"needs 3\.7 GiB for the blocks of decodes: replicas x bl"
+    ):
         pack(lowered)
     monkeypatch.setattr(memory, "machine_bytes", lambda: float("inf"))
     monkeypatch.setattr(memory, "np", SimpleNamespace(zeros=_no_memory, dtype=np.dtype))

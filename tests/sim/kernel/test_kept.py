@@ -2,6 +2,7 @@
 
 import os
 import stat
+
 import pytest
 
 from sojourn.sim.kernel import kept

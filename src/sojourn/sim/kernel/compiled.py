@@ -35,7 +35,7 @@ Row: TypeAlias = Any
 Number: TypeAlias = Any
 """numba knows the type, and no type checker does."""
 
-_CONSTANTS: Final = tuple(Path(module.__file__) for module in (log, lowered, luck, ticks))
+_CONSTANTS: Final = tuple(Path(str(module.__file__)) for module in (log, lowered, luck, ticks))
 """Modules whose constants are compiled into the kernel."""
 _NUMBERED: Final = (
     log.STATUSES,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numba import typeof
@@ -69,9 +69,9 @@ def _compile(run: Run) -> None:
         "Compiling the simulator: once, up to a minute on a busy machine. It is kept %s.",
         KEPT.place(),
     )
-    for entry, arguments in ((begin, ()), (go, (_PAUSE_EVENTS,))):
-        given = tuple(typeof(value) for value in (run.world, *arguments))
-        entry.compile(given)  # type: ignore[attr-defined]  # what the decorator made of it
+    entrances: tuple[tuple[Any, tuple[int, ...]], ...] = ((begin, ()), (go, (_PAUSE_EVENTS,)))
+    for entry, arguments in entrances:
+        entry.compile(tuple(typeof(value) for value in (run.world, *arguments)))
     KEPT.finish()
 
 
