@@ -1,7 +1,10 @@
 """The compiled kernel is kept whole, or not at all. (What is kept here are plain files.)"""
 
+from __future__ import annotations
+
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
