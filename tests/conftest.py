@@ -9,9 +9,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile in the process that hands out the tests; the others find it on disk."""
     if hasattr(session.config, "workerinput") or session.config.option.collectonly:
         return
-    from sojourn.sim.kernel.compiled import is_compiled
+    from sojourn.sim.kernel.compiled import KEPT
 
-    if not is_compiled():
+    if not KEPT.ready:
         from tests.sim.making import call, scenario
 
         from sojourn.sim.simulate import simulate

@@ -29,6 +29,8 @@ MAX_S: Final = 1e9
 """Thirty years: a longer time limit or wait is a wrong unit."""
 MAX_USD: Final = 1e9
 MAX_SEED: Final = 2**63 - 1
+MAX_CONFIDENCE: Final = 0.9999
+"""Beyond, quantiles of few values are infinite."""
 
 
 class _Section(BaseModel):
@@ -181,7 +183,9 @@ class Analysis(_Section):
     peak_window_s: float = Field(
         60.0, gt=0, description="Length of the window that sizes the peak."
     )
-    confidence: float = Field(0.9, gt=0, lt=1, description="Of every interval printed.")
+    confidence: float = Field(
+        0.9, gt=0, le=MAX_CONFIDENCE, description="Of every interval printed."
+    )
     replications: int = Field(3, ge=1, le=1_000, description="Simulation runs per answer.")
     seed: int = Field(0, ge=0, le=MAX_SEED, description="Of every random draw.")
 

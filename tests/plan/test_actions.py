@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sojourn.capacity.policies import Order
 from sojourn.capacity.records import Fleet
 from sojourn.config import Config, Retry
 from sojourn.interval import Excuse, Provenance
@@ -338,3 +340,113 @@ def test_only_requests_marked_to_wait_are_put_off(stream, fleet, context, low, p
         assert moved.requests.num_rows == stream.requests.num_rows
     else:
         assert "may wait" in found.reason
+
+
+def test_a_cap_on_long_prompts_is_the_median_prompt_or_none(build, stream, fleet, context):
+    _, capped = action("long_prompt_cap").apply(stream, fleet, context)
+    computed = [
+        s["input_tokens"] - s["cached_tokens"] for s in stream.steps.to_pylist()
+        if s["kind"] == "call"
+    ]  # fmt: skip
+    cap = capped.engine.scheduler.long_prompt_cap
+    assert cap == int(np.median(computed))
+    assert "at most" in action("long_prompt_cap").apply(stream, capped, context).reason
+    alike = build.stream([(0.0, "short_chat", [build.call(200, 5)] * 3)])
+    assert "long beside" in action("long_prompt_cap").apply(alike, fleet, context).reason
+
+
+def test_a_capped_long_prompt_lets_a_short_one_pass(build, context):
+    """A step of 2048 tokens takes 1900 of the long prompt and the short one would come after it."""
+    c = build.call
+    rows = [(0.0, "long_document", [c(8000, 5)])]
+    rows += [(0.001 * i, "short_chat", [c(100, 5)]) for i in range(1, 6)]
+    stream, fleet = build.stream(rows), Fleet(engine=build.engine())
+    _, capped = action("long_prompt_cap").apply(stream, fleet, context)
+
+    def first_tokens(which):
+        calls = simulate(Scenario(stream, which)).tables.calls.sort_by("arrival_s")
+        return calls["first_token_s"].to_numpy()
+
+    before, after = first_tokens(fleet), first_tokens(capped)
+    assert (after[1:] < before[1:]).all()
+    assert after[0] > before[0]
+
+
+def test_orders_change_into_each_other_and_only_from_what_they_replace(stream, fleet, context):
+    prefill, decode = action("prefill_first"), action("decode_first")
+    assert "fcfs" in decode.apply(stream, fleet, context).reason
+    _, first = prefill.apply(stream, fleet, context)
+    assert first.engine.scheduler.order is Order.PREFILL_FIRST
+    assert isinstance(prefill.apply(stream, first, context), Excuse)
+    _, back = decode.apply(stream, first, context)
+    assert back == fleet
+
+
+def test_important_requests_overtake_where_some_are(build, stream, fleet, context):
+    """One slot: the last to come, of the largest priority, is served second."""
+    rows = [(0.01 * i, "short_chat", [build.call(100, 20)]) for i in range(4)]
+    ranked, one = build.stream(rows, priorities=[0, -1, 0, 3]), build.engine(max_num_seqs=1)
+    _, by_rank = action("priority_scheduling").apply(ranked, Fleet(engine=one), context)
+    calls = simulate(Scenario(ranked, by_rank)).tables.calls.sort_by("scheduled_s")
+    assert calls["request_id"].to_pylist() == ["r00000", "r00003", "r00002", "r00001"]
+    same = build.stream(rows)
+    assert "one priority" in action("priority_scheduling").apply(same, fleet, context).reason
+    assert isinstance(action("priority_scheduling").apply(ranked, by_rank, context), Excuse)
+
+
+def test_the_least_loaded_replica_is_chosen_where_there_are_several(build, fleet, context):
+    """In turn, the third call meets the long one; with the fewest, the short one's replica."""
+    c = build.call
+    rows = [(t, "short_chat", [step]) for t, step in ((0, c(50, 400)), (1, c(50, 2)), (2, c(9, 2)))]
+    stream, two = build.stream(rows), Fleet(engine=build.engine(replicas=2))
+    router = action("least_loaded_router")
+    _, changed = router.apply(stream, two, context)
+
+    def replicas(which):
+        calls = simulate(Scenario(stream, which)).tables.calls
+        return calls.sort_by("arrival_s")["replica"].to_pylist()
+
+    assert replicas(two) == ["0", "1", "0"]
+    assert replicas(changed) == ["0", "1", "1"]
+    assert isinstance(router.apply(stream, changed, context), Excuse)
+    assert "one replica" in router.apply(stream, fleet, context).reason
+
+
+def test_a_retry_budget_bounds_what_retries_add(build, stream, fleet, context):
+    """Every attempt times out: nothing is earned, and the ten retries held at first are spent."""
+    rows = [(float(i), "tool_agent", [build.visit("tool", "web", 9.0)]) for i in range(40)]
+    slow = build.stream(rows)
+    _, bounded = action("retry_budget").apply(slow, fleet, context)
+    tries = [
+        sum(simulate(Scenario(slow, f)).tables.requests["attempts"].to_pylist())
+        for f in (fleet.model_copy(update={"stations": {}}),
+                  bounded.model_copy(update={"stations": {}}))
+    ]  # fmt: skip
+    assert tries == [120, 50]
+    assert isinstance(action("retry_budget").apply(slow, bounded, context), Excuse)
+    _, off = action("no_blind_retries").apply(stream, fleet, context)
+    assert "Nothing is retried" in action("retry_budget").apply(stream, off, context).reason
+
+
+def test_shedding_allows_the_slack_of_the_tightest_target(build, fleet, context):
+    rows = [(0.05 * i, "short_chat", [build.call(100, 200)]) for i in range(300)]
+    stream, engine = build.stream(rows), Fleet(engine=build.engine(max_num_seqs=8))
+    shed = action("shed_hopeless")
+    assert "No target" in shed.apply(stream, engine, context).reason
+
+    def under(**slo):
+        config = Config.from_dict({"slo": {"default": slo}})
+        return shed.apply(stream, engine, replace(context, config=config))
+
+    alone = float(unloaded_s(stream, engine)[0])
+    assert under(e2e_s=alone + 1.5)[1].admission.wait_s == pytest.approx(1.5)
+    assert under(e2e_s=alone + 1.5, ttft_s=0.5)[1].admission.wait_s == pytest.approx(0.5)
+    assert "alone" in under(e2e_s=alone / 2).reason
+    _, gated = under(e2e_s=alone + 3.0, ttft_s=2.0)
+    open_run, run = simulate(Scenario(stream, engine)), simulate(Scenario(stream, gated))
+    assert run.counts["shed"] > 0
+    served = run.tables.requests.filter(pc.equal(run.tables.requests["status"], "ok"))
+    stay = np.max(served["end_s"].to_numpy() - served["arrival_s"].to_numpy())
+    every = open_run.tables.requests
+    assert stay < np.max(every["end_s"].to_numpy() - every["arrival_s"].to_numpy()) / 2
+    assert isinstance(shed.apply(stream, gated, context), Excuse)

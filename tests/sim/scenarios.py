@@ -139,7 +139,7 @@ def _stream(setting: Setting) -> Stream:
         arrivals,
         programs,
         sessions=[luck.some(("a", "b", "c", "d"), 0.7) for _ in range(count)],
-        priorities=[luck.whole(-1, 2) if luck.chance(0.8) else 0 for _ in range(count)],
+        priorities=[luck.whole(-2, 1) if luck.chance(0.8) else 0 for _ in range(count)],
     )
 
 
@@ -365,7 +365,7 @@ def _ladder(setting: Setting) -> Ladder:
                 above=above, below=above * luck.one((0.3, 0.8, 1.0)),
                 skip=tuple(s for s in STATIONS[:-1] if luck.chance(0.4)),
                 output_most=luck.some((1, 3, 10), 0.5), max_attempts=luck.some((1, 2), 0.4),
-                shed_priority_from=luck.some((0, 1, 2), 0.3),
+                shed_priority_to=luck.some((-2, -1, 0), 0.3),
             )
         )  # fmt: skip
         above += luck.one((0.0, 1.0, 2.0))

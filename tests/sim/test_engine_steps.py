@@ -91,38 +91,38 @@ def test_the_watermark_counts_while_others_run(kind, share, begins):
 def test_priorities_order_the_queue_and_equal_ones_their_coming(kind):
     model = engine(SECOND, seqs=1, scheduler=Scheduler(order=Order.PRIORITY))
     calls = [call(1, 2)] + [call(1, 1)] * 4
-    log = run(kind, [0.0, 0.1, 0.2, 0.3, 0.4], calls, model, priorities=[5, 2, 0, 2, 1])
+    log = run(kind, [0.0, 0.1, 0.2, 0.3, 0.4], calls, model, priorities=[-5, -2, 0, -2, -1])
     assert scheduled(log) == [0.0, 4.0, 2.0, 5.0, 3.0]
 
 
-def test_the_greatest_priority_number_is_preempted_first_though_in_the_batch(kind):
+def test_the_least_important_is_preempted_first_though_in_the_batch(kind):
     """Seven blocks of 4, two prompts of 8. At 5 both need a fourth block: the first takes the last
-    free one, then the second asks, and the first, of the greater number, leaves the batch."""
+    free one, then the second asks, and the first, of less importance, leaves the batch."""
     order = Scheduler(order=Order.PRIORITY)
     model = engine(SECOND, block=4, blocks=7, scheduler=order)
-    log = run(kind, [0.0, 0.0], [call(8, 10), call(8, 10)], model, priorities=[1, 0])
+    log = run(kind, [0.0, 0.0], [call(8, 10), call(8, 10)], model, priorities=[-1, 0])
     assert told(log.calls, "preemptions", "first", "end") == [(1, 1.0, 15.0), (0, 1.0, 10.0)]
 
 
 def test_a_victims_tokens_go_back_to_the_budget(kind):
     """Eleven blocks of 4, budget 8. From 1 on two decodes leave 6 tokens to the long prompt: 24 by
-    5. Then the first takes the last free block; the second asks and the first, of the greater
-    number, leaves the batch and gives its token back: the prompt's last 7 fit."""
+    5. Then the first takes the last free block; the second asks and the first, of less
+    importance, leaves the batch and gives its token back: the prompt's last 7 fit."""
     order = Scheduler(order=Order.PRIORITY, admit_full_input=False)
     model = engine(SECOND, block=4, blocks=11, budget=8, seqs=3, scheduler=order)
     calls = [call(4, 20), call(4, 20), call(31, 1)]
-    log = run(kind, [0.0, 0.0, 0.5], calls, model, priorities=[1, 0, 0])
+    log = run(kind, [0.0, 0.0, 0.5], calls, model, priorities=[-1, 0, 0])
     assert marks(log)[2] == (1.0, 6.0, 6.0)
     assert told(log.samples, "t", "preemptions")[4:6] == [(5.0, 0), (6.0, 1)]
 
 
 def test_a_prompt_in_the_batch_may_be_the_victim(kind):
-    """Blocks of 1, eighteen; the second prompt, of the lower number, comes when the first has 8
+    """Blocks of 1, eighteen; the second prompt, more important, comes when the first has 8
     tokens. With chunks of 2 they have 12 and 4 at 3; the first takes the last two blocks, the
     second asks, and the first leaves the batch. It is back at 4: 2 tokens, 8 and 6."""
     order = Scheduler(order=Order.PRIORITY, admit_full_input=False, long_prompt_cap=2)
     model = engine(SECOND, block=1, blocks=18, budget=8, seqs=2, scheduler=order)
-    log = run(kind, [0.0, 0.5], [call(16, 1), call(8, 1)], model, priorities=[5, 0])
+    log = run(kind, [0.0, 0.5], [call(16, 1), call(8, 1)], model, priorities=[-5, 0])
     assert told(log.calls, "scheduled", "first", "preemptions") == [(0.0, 7.0, 1), (1.0, 5.0, 0)]
 
 
@@ -131,7 +131,7 @@ def test_nothing_is_admitted_in_a_step_that_preempts(kind):
     order = Scheduler(order=Order.PRIORITY)
     model = engine(SECOND, block=4, blocks=7, budget=16, seqs=3, scheduler=order)
     log = run(
-        kind, [0.0, 0.0, 4.5], [call(8, 10), call(8, 10), call(2, 1)], model, priorities=[1, 0, 0]
+        kind, [0.0, 0.0, 4.5], [call(8, 10), call(8, 10), call(2, 1)], model, priorities=[-1, 0, 0]
     )
     assert told(log.calls, "preemptions", "scheduled") == [(1, 0.0), (0, 0.0), (0, 6.0)]
 

@@ -141,7 +141,7 @@ def ladder_fleet(**rung):
 
 
 def test_shed_requests_have_an_attempt_of_no_length_and_no_other_span():
-    the_fleet = ladder_fleet(shed_priority_from=0)
+    the_fleet = ladder_fleet(shed_priority_to=0)
     run = simulate(scenario([0.0, 1.0], [[visit("kb", 2.0)]] * 2, the_fleet))
     assert run.counts["shed"] == 1
     spans = [s for s in run.tables.spans.to_pylist() if s["request_id"] == "r1"]

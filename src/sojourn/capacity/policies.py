@@ -5,7 +5,7 @@ the client do. Every one is data; the simulator gives them their meaning
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -51,7 +51,7 @@ class Speculative(Record):
     table, and `draft_s`. Wrong when: acceptance depends on the text's position or topic.
     """
 
-    acceptance: tuple[float, ...] = Field(min_length=1, max_length=16)
+    acceptance: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(min_length=1, max_length=16)
     draft_s: float = Field(0.0, ge=0)
 
 
@@ -170,8 +170,8 @@ class Rung(Record):
     skip: tuple[str, ...] = Field((), description="Stations left out.")
     output_most: int | None = Field(None, ge=1, description="Output tokens of a call, at most.")
     max_attempts: int | None = Field(None, ge=1)
-    shed_priority_from: int | None = Field(
-        None, description="Attempts of this priority number or a higher one are shed."
+    shed_priority_to: int | None = Field(
+        None, description="Attempts of this priority, or of a less important one, are shed."
     )
 
     @model_validator(mode="after")

@@ -35,6 +35,9 @@ def _run() -> int:
     except SojournError as error:
         code = error.exit_code
         _say(str(error))
+    except MemoryError as error:
+        code = SojournError.exit_code
+        _say(f"out of memory ({str(error) or 'no more to be had'}). Give it less data at once")
     except SystemExit as left:
         code = left.code if isinstance(left.code, int) else int(left.code is not None)
     if sys.stdout is not None:

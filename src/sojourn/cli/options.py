@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -70,6 +71,7 @@ def progress_bar(quiet: bool) -> Iterator[Callable[[str, float], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+    logging.getLogger("sojourn").setLevel(logging.ERROR if quiet else logging.WARNING)
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield lambda _text, _fraction: None

@@ -11,6 +11,7 @@ from typing import Final
 
 from sojourn.plan.action import Action
 from sojourn.plan.cache_layer import CACHE_ACTIONS, KERNEL_ACTIONS
+from sojourn.plan.gateway_layer import GATEWAY_ACTIONS
 from sojourn.plan.model_layer import MODEL_ACTIONS
 from sojourn.plan.request_layer import REQUEST_ACTIONS
 from sojourn.plan.scheduling_layer import SCHEDULING_ACTIONS
@@ -23,6 +24,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     *CACHE_ACTIONS,
     *KERNEL_ACTIONS,
     *SYSTEM_ACTIONS,
+    *GATEWAY_ACTIONS,
 )
 
 

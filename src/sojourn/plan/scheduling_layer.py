@@ -1,4 +1,4 @@
-"""Actions on scheduling: batch slots, step budget, priorities."""
+"""Actions on scheduling: batch slots, step budget, whose turn it is in a step."""
 
 from __future__ import annotations
 
@@ -8,24 +8,28 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from sojourn.capacity.policies import Order
 from sojourn.capacity.records import Fleet
 from sojourn.interval import Excuse
 from sojourn.plan.action import (
     Action,
+    Apply,
     Changed,
     Context,
     fixed,
     in_peak,
     integers,
-    not_modelled,
+    is_call,
     with_engine,
 )
-from sojourn.records import Bottleneck, Layer
+from sojourn.records import Bottleneck, Layer, words
 from sojourn.trace.arrays import texts
 from sojourn.workload.stream import STREAM_STEPS, Stream
 
 KV_FULL: Final = 0.9
 """KV usage from which more slots would only be preempted."""
+LONG: Final = 2
+"""A long prompt computes at least twice what the median one does: below, a cap changes nothing."""
 
 
 def _more_slots(stream: Stream, fleet: Fleet, context: Context) -> Changed | Excuse:
@@ -72,6 +76,50 @@ def _smaller_budget(stream: Stream, fleet: Fleet, _context: Context) -> Changed 
     return stream, with_engine(fleet, max_num_batched_tokens=wanted)
 
 
+def _long_prompt_cap(stream: Stream, fleet: Fleet, _context: Context) -> Changed | Excuse:
+    """Half of the prompts, by what they compute, still pass in one step; the others in pieces."""
+    computed = integers(stream, "input_tokens") - integers(stream, "cached_tokens")
+    computed = computed[is_call(stream)]
+    if not computed.size:
+        return Excuse(reason="No request calls a model")
+    cap, longest = max(1, int(np.median(computed))), int(computed.max())
+    if longest < LONG * cap:
+        return Excuse(
+            reason=f"No prompt is long beside the others: the median computes {cap} tokens, the"
+            f" longest {longest}"
+        )
+    scheduler = fleet.engine.scheduler
+    today = min(fleet.engine.max_num_batched_tokens, scheduler.long_prompt_cap or longest)
+    if cap >= today:
+        return Excuse(reason=f"A step takes at most {today} tokens of a prompt today")
+    capped = scheduler.model_copy(update={"long_prompt_cap": cap})
+    return stream, with_engine(fleet, scheduler=capped)
+
+
+def _in_order(wanted: Order, *, instead_of: Order) -> Apply:
+    """Steps filled in another order, where they are filled in that one today."""
+
+    def apply(stream: Stream, fleet: Fleet, _context: Context) -> Changed | Excuse:
+        scheduler = fleet.engine.scheduler
+        if scheduler.order is not instead_of:
+            return Excuse(reason=f"The order of the engine is {words(scheduler.order)} today")
+        changed = scheduler.model_copy(update={"order": wanted})
+        return stream, with_engine(fleet, scheduler=changed)
+
+    return apply
+
+
+def _by_priority(stream: Stream, fleet: Fleet, context: Context) -> Changed | Excuse:
+    calling = np.unique(integers(stream, "request")[is_call(stream)])
+    priority = np.asarray(stream.requests.column("priority").fill_null(0).to_numpy())
+    if np.unique(priority[calling]).size < 2:
+        return Excuse(
+            reason="All requests have one priority",
+            collect=("record the priority of requests (larger is more important)",),
+        )
+    return _in_order(Order.PRIORITY, instead_of=Order.FCFS)(stream, fleet, context)
+
+
 def _async_low_priority(stream: Stream, fleet: Fleet, context: Context) -> Changed | Excuse:
     """Requests that may wait (priority below 0) run after the peak, at the stream's mean rate.
 
@@ -111,8 +159,8 @@ def reordered(stream: Stream, arrivals: np.ndarray[tuple[int], np.dtype[np.float
 
 def _split_pools(stream: Stream, fleet: Fleet, _context: Context) -> Changed | Excuse:
     excuse = Excuse(
-        reason="Not tried here: a plan is made for one pool of equal replicas; a scenario file with"
-        " `pools` and a call for each class compares them"
+        reason="Not modelled: a plan's prices and its engine's load count one pool; compare pools"
+        " of their own for long and short requests in a scenario file"
     )
     if len(set(texts(stream.steps["pool"]).tolist())) > 1:
         return excuse.model_copy(update={"reason": excuse.reason + " (the stream names pools)"})
@@ -204,12 +252,43 @@ SCHEDULING_ACTIONS: Final = (
         opens_for=frozenset(
             {Bottleneck.NOISY_NEIGHBOUR, Bottleneck.HEAD_OF_LINE, Bottleneck.QUEUE_ADMISSION}
         ),
-        apply=not_modelled(
-            "a plan leaves the engine's order as it is; a scenario file with"
-            " `scheduler: {order: priority}` and `priority` of each class compares both"
-        ),
-        source="Sheng et al., Fairness in serving LLMs (VTC), OSDI'24",
-        wrong_when="everything is urgent",
-        simulated=False,
+        apply=_by_priority,
+        price=fixed(risk="medium", effort="hours", note="what is less important waits longer"),
+        source="vLLM docs, engine arguments (scheduling_policy: priority); Sheng et al., Fairness"
+        " in serving LLMs (VTC), OSDI'24",
+        wrong_when="everything is urgent, or urgent work alone fills the engine: the rest starves",
+    ),
+    Action(
+        name="long_prompt_cap",
+        title="Cap what a step takes of one prompt at the median prompt",
+        layer=Layer.SCHEDULING,
+        opens_for=frozenset({Bottleneck.HEAD_OF_LINE, Bottleneck.NOISY_NEIGHBOUR}),
+        apply=_long_prompt_cap,
+        price=fixed(risk="low", effort="minutes", note="TTFT of long prompts grows"),
+        source="vLLM docs, engine arguments (long_prefill_token_threshold); Sarathi-Serve,"
+        " arXiv:2403.02310",
+        wrong_when="long prompts are the traffic that matters, or what a step costs without tokens"
+        " is large: a prompt in pieces pays it once a piece",
+    ),
+    Action(
+        name="prefill_first",
+        title="Compute prompts before decodes (prefill first)",
+        layer=Layer.SCHEDULING,
+        opens_for=frozenset({Bottleneck.QUEUE_ADMISSION, Bottleneck.PREFILL_COMPUTE}),
+        apply=_in_order(Order.PREFILL_FIRST, instead_of=Order.FCFS),
+        price=fixed(risk="medium", effort="weeks", note="not every engine has it; decodes stall"),
+        source="Sarathi-Serve, arXiv:2403.02310, section 3: prefill-prioritising schedulers raise"
+        " throughput and stall generation",
+        wrong_when="a tight TPOT target: decodes stand still while prompts come",
+    ),
+    Action(
+        name="decode_first",
+        title="Take decodes before prompts in a step",
+        layer=Layer.SCHEDULING,
+        opens_for=frozenset({Bottleneck.HEAD_OF_LINE, Bottleneck.DECODE_BANDWIDTH}),
+        apply=_in_order(Order.FCFS, instead_of=Order.PREFILL_FIRST),
+        price=fixed(risk="low", effort="minutes", note="TTFT pays for TPOT"),
+        source="Sarathi-Serve, arXiv:2403.02310: stall-free batching",
+        wrong_when="the wait for the first token, not the gap between tokens, is what users see",
     ),
 )

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from sojourn.attribution.records import ALL, Tail
-from sojourn.config import Analysis, Config
+from sojourn.config import MAX_SEED, Analysis, Config
 from sojourn.interval import Excuse, Interval
 from sojourn.plan.estimates import share_interval
 from sojourn.plan.run_digest import MOMENTS, MOST_ATTRIBUTED, Digest, Served, digest, part_of
@@ -77,7 +77,7 @@ def run_order(order: Order, tell: Progress) -> Result:
         UsageError: no such engine.
     """
     file = order.file
-    seeds = [file.seed + number for number in range(file.replications)]
+    seeds = [(file.seed + number) % (MAX_SEED + 1) for number in range(file.replications)]
     tell("drawing requests", 0.0)
     first, replication = _one(order, seeds[0], lambda text, done: tell(text, done / len(seeds)))
     done = [replication]

@@ -249,25 +249,12 @@ SYSTEM_ACTIONS: Final = (
             {Bottleneck.PREFILL_COMPUTE, Bottleneck.HEAD_OF_LINE, Bottleneck.DECODE_BANDWIDTH}
         ),
         apply=not_modelled(
-            "a plan is made for one pool, and telemetry does not tell the link's speed; a scenario"
-            " file with `prefill` compares both"
+            "how fast KV moves between your replicas is not in the telemetry, and a plan's prices"
+            " count one pool",
+            "measure a transfer, then compare both in a scenario file (prefill)",
         ),
         source="DistServe, arXiv:2401.09670: goodput = min(n_p mu_p, n_d mu_d)/(n_p + n_d)",
         wrong_when="short outputs, slow links, or pools out of proportion",
-        simulated=False,
-    ),
-    Action(
-        name="retry_budget",
-        title="A retry budget (token bucket: 0.1 per success)",
-        layer=Layer.SYSTEM,
-        opens_for=frozenset({Bottleneck.RETRY_AMPLIFICATION}),
-        apply=not_modelled(
-            "a plan does not change the gateway's budget; a scenario file does"
-            " (`client: {retry_budget_per_success: 0.1}`), also on a replay of this recording"
-        ),
-        source="M. Brooker, 2022-02-28, Fixing retries with token buckets and circuit breakers;"
-        " Finagle: 20% of requests and 10 per second",
-        wrong_when="few clients: the bucket is then too coarse",
         simulated=False,
     ),
 )

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from sojourn.capacity.records import EngineModel, Fleet
 from sojourn.errors import UsageError
+from sojourn.sim.check_sizes import check_longest_step, check_sizes
 from sojourn.sim.scenario import Scenario
 from sojourn.sim.ticks import LONGEST_S
 from sojourn.trace.arrays import Bools, Floats
@@ -25,6 +26,8 @@ from sojourn.workload.stream import Stream
 KINDS: Final = tuple(kind.value for kind in StepKind)
 MOST_TOKENS: Final = 2**31 - 1
 """Token counts of a log are 32-bit numbers."""
+MOST_PRIORITY: Final = 2**61
+"""A ladder that sheds none sheds from a priority beyond it."""
 ENGINE: Final = "default"
 """Name of the pool that is the fleet's `engine`."""
 _COUNTS: Final = ("input_tokens", "cached_tokens", "output_tokens", "image_tokens")
@@ -37,11 +40,26 @@ def check(scenario: Scenario) -> None:
     Raises:
         UsageError: says which step, request, pool or station breaks what, and what was expected.
     """
+    _check_seed(scenario.seed)
     _check_arrivals(scenario.stream)
+    _check_priorities(scenario.stream)
     _check_steps(scenario.stream)
+    check_sizes(scenario.fleet, _pools(scenario.fleet))
     _check_fleet(scenario.fleet)
     _check_ladder(scenario)
+    _check_long_calls(scenario)
     _check_room(scenario)
+
+
+def _check_seed(seed: object) -> None:
+    if not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
+        raise UsageError(f"seed {seed!r}: expected a whole number of 64 bits")
+
+
+def _check_priorities(stream: Stream) -> None:
+    priority = _column(stream.requests, "priority", 0)
+    odd = (priority > MOST_PRIORITY) | (priority < -MOST_PRIORITY)
+    _refuse(odd, "priority", f"within {MOST_PRIORITY:,} of 0", "stream request")
 
 
 def _check_arrivals(stream: Stream) -> None:
@@ -67,12 +85,13 @@ def _check_arrivals(stream: Stream) -> None:
 def _check_steps(stream: Stream) -> None:
     owner = _column(stream.steps, "request", -1)
     group = _column(stream.steps, "group", -1)
+    _refuse((group < 0) | (group > MOST_TOKENS), "group", f"a number from 0 to {MOST_TOKENS:,}")
     same = np.diff(owner) == 0
     if (np.diff(owner) < 0).any() or (same & (np.diff(group) < 0)).any():
         raise UsageError("stream steps must be sorted by (request, group)")
     count = stream.requests.num_rows
-    missing = np.bincount(owner[owner >= 0], minlength=count) == 0
-    if missing.any() or (owner < 0).any() or (owner >= count).any():
+    beyond = (owner < 0) | (owner >= count)
+    if beyond.any() or (np.bincount(owner, minlength=count) == 0).any():
         raise UsageError(
             "stream steps do not fit the requests: every request needs a step, and every step"
             " the row of its request"
@@ -162,7 +181,10 @@ def _durations(fleet: Fleet) -> Iterator[tuple[str, float]]:
     """Every time that something takes, and what it is. (A limit may be longer than any run: it is
     none then.)"""
     retry = fleet.retry
-    yield "retry's last backoff", _power(retry.backoff_s, retry.backoff_factor, retry.max_attempts)
+    yield (
+        "retry's last backoff",
+        (1 + retry.jitter) * _power(retry.backoff_s, retry.backoff_factor, retry.max_attempts),
+    )
     for sample in fleet.client.think_samples_s:
         yield "client.think_samples_s", sample
     if fleet.ladder is not None:
@@ -222,6 +244,40 @@ def _visited(stream: Stream) -> list[str]:
     return [str(name) for name in pc.unique(pc.fill_null(visits.column("name"), "")).to_pylist()]
 
 
+def _check_long_calls(scenario: Scenario) -> None:
+    """What grows with a call's tokens stays within a run."""
+    steps, retry = scenario.stream.steps, scenario.fleet.retry
+    calls = steps.filter(pc.equal(steps.column("kind"), StepKind.CALL.value))
+    if calls.num_rows == 0:
+        return
+    prompt, images = _column(calls, "input_tokens", 0), _column(calls, "image_tokens", 0)
+    known = prompt + np.maximum(_column(calls, "output_tokens", 0), 1)
+    _refuse(known > MOST_TOKENS, "input_tokens + output_tokens", f"at most {MOST_TOKENS:,}", "call")
+    for name, pool in _pools(scenario.fleet).items():
+        check_longest_step(
+            name,
+            pool,
+            longest=int(known.max()),
+            calls=calls.num_rows,
+            attempts=retry.max_attempts,
+        )
+        for what, seconds in _moved(pool, int(prompt.max()), int(images.max())):
+            if not seconds <= LONGEST_S:
+                raise UsageError(
+                    f"pool {name!r}: {what} takes {seconds:g} s; expected 0 to {_DAYS}"
+                )
+
+
+def _moved(pool: EngineModel, prompt: int, images: int) -> Iterator[tuple[str, float]]:
+    """The longest transfer of a prompt and the longest encoding."""
+    if pool.prefill is not None:
+        moved = pool.prefill.transfer_base_s + pool.prefill.transfer_s_per_token * prompt
+        yield f"prefill: to move a prompt of {prompt:,} tokens", moved
+    if pool.encoder is not None:
+        encoded = pool.encoder.base_s + pool.encoder.s_per_token * images
+        yield f"encoder: an image of {images:,} tokens", encoded
+
+
 def _check_room(scenario: Scenario) -> None:
     """Something of what comes to a pool must fit into a replica of it."""
     steps, pools = scenario.stream.steps, _pools(scenario.fleet)
@@ -255,9 +311,9 @@ def _drafts(pool: EngineModel) -> int:
     return len(pool.speculative.acceptance) if pool.speculative is not None else 0
 
 
-def _refuse(bad: Bools, name: str, expected: str) -> None:
+def _refuse(bad: Bools, name: str, expected: str, what: str = "stream step") -> None:
     if bad.any():
-        raise UsageError(f"stream step {_first(bad)}: {name} must be {expected}")
+        raise UsageError(f"{what} {_first(bad)}: {name} must be {expected}")
 
 
 def _first(mask: Bools) -> int:

@@ -23,7 +23,8 @@ METRICS, ADMISSIONS = tuple(LoadMetric), tuple(AdmissionPolicy)
 
 @dataclass(frozen=True)
 class Requests:
-    """One entry per request. `first_step` has one more: steps of row r are first[r]..first[r+1]."""
+    """One entry per request. `first_step` has one more: steps of row r are first[r]..first[r+1].
+    `priority` is the stream's with its sign changed: engines serve the lowest first."""
 
     arrival: Ticks
     identity: Hashes

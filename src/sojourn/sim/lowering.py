@@ -70,7 +70,7 @@ def lower(scenario: Scenario) -> Lowered:
         station_names=(*names, *unknown),
         servers=servers,
         retry=_retry(fleet),
-        client=_client(fleet),
+        client=_client(fleet, stream.requests.num_rows),
         admission=_admission(fleet),
         ladder=_ladder(fleet, [*names, *unknown]),
         sample_every=ticks(SAMPLE_S * max(1, int(np.ceil(span / (SAMPLE_S * MOST_SAMPLES))))),
@@ -92,7 +92,7 @@ def _requests(stream: Stream, origin_s: float) -> Requests:
         arrival=ticks_of(table.column("arrival_s").to_numpy() - origin_s),
         identity=hash_strings(table.column("request_id")),
         session=np.where(known, hash_strings(sessions) | _KNOWN, np.uint64(0)),
-        priority=_ints(table, "priority"),
+        priority=-_ints(table, "priority"),
         first_step=np.searchsorted(owner, np.arange(table.num_rows + 1)).astype(np.int64),
     )
 
@@ -308,10 +308,11 @@ def _retry(fleet: Fleet) -> RetryPlan:
     )
 
 
-def _client(fleet: Fleet) -> ClientPlan:
+def _client(fleet: Fleet, requests: int) -> ClientPlan:
+    """(A client beyond the last request finds none and stops.)"""
     client = fleet.client
     return ClientPlan(
-        closed=client.closed_loop or -1,
+        closed=min(client.closed_loop, max(1, requests)) if client.closed_loop else -1,
         cap=client.max_in_flight or -1,
         think=ticks_of(np.array(client.think_samples_s or (0.0,))),
     )
@@ -341,7 +342,7 @@ def _ladder(fleet: Fleet, stations: list[str]) -> LadderPlan | None:
             skip=sum(1 << stations.index(name) for name in set(rung.skip) if name in stations),
             output=rung.output_most or -1,
             attempts=rung.max_attempts or -1,
-            shed_from=NEVER if rung.shed_priority_from is None else rung.shed_priority_from,
+            shed_from=NEVER if rung.shed_priority_to is None else -rung.shed_priority_to,
         )
         for rung in ladder.rungs
     )

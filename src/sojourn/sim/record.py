@@ -193,7 +193,7 @@ def calls(told: Told, block_tokens: dict[str, int]) -> pa.Table:
     }
     if "block_hashes" in steps.column_names:
         columns["block_hashes"] = steps.column("block_hashes").take(at)
-        sizes = pa.array([block_tokens.get(name) for name in block_tokens], pa.int64())
+        sizes = pa.array(list(block_tokens.values()), pa.int64())
         known = pa.array(list(block_tokens), pa.string())
         columns["block_tokens"] = sizes.take(pc.index_in(pool, value_set=known))
     return pa.table(columns)

@@ -11,6 +11,7 @@ from sojourn.config import MAX_REPLICAS, Deployment
 from sojourn.errors import InputError, UsageError
 from sojourn.interval import Provenance
 from sojourn.records import Stage
+from sojourn.sim.check_sizes import MOST_BLOCKS, MOST_BUDGET, MOST_SEQS
 from sojourn.sim.scenario_chain import known
 from sojourn.sim.scenario_records import (
     DEFAULT_POOL,
@@ -22,9 +23,6 @@ from sojourn.sim.scenario_records import (
 from sojourn.workload.distributions import summarize
 from sojourn.workload.variates import STRATA
 
-MOST_SEQS: Final = 65_536
-MOST_BUDGET: Final = 4_194_304
-MOST_BLOCKS: Final = 100_000_000
 LONGEST_STEP_S: Final = 3_600.0
 """A step of an hour is a wrong unit."""
 FINE: Final = 20_000

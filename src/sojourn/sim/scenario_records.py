@@ -23,7 +23,7 @@ from sojourn.capacity.policies import (
     Speculative,
 )
 from sojourn.capacity.records import StepModel
-from sojourn.config import MAX_SEED, Deployment, Retry, Slo, Station
+from sojourn.config import MAX_CONFIDENCE, MAX_SEED, Deployment, Retry, Slo, Station
 from sojourn.interval import Provenance
 from sojourn.records import Stage
 from sojourn.workload.arrival_process import LONGEST_S, ArrivalProcess
@@ -115,7 +115,7 @@ class RequestClass(Section):
     )
     route: str | None = Field(None, description="Route, as tables have it.")
     priority: int = Field(
-        0, ge=-MOST_PRIORITY, le=MOST_PRIORITY, description="Smaller is more urgent."
+        0, ge=-MOST_PRIORITY, le=MOST_PRIORITY, description="Larger is more important."
     )
 
 
@@ -245,6 +245,13 @@ class StepTable(StepModel):
     provenance: Provenance = Provenance.ASSUMED
     source: str = "scenario file"
 
+    @model_validator(mode="after")
+    def _no_negative_time(self) -> Self:
+        for name in ("base_s", "slope_s_per_token", "prefill_base_s", "front_samples_s"):
+            if min(getattr(self, name), default=0.0) < 0:
+                raise ValueError(f"{name} holds a time below 0")
+        return self
+
 
 class PoolSpec(Deployment):
     """Engine replicas behind a router. Their step times come from `step`, from `fitted`, or from
@@ -325,7 +332,9 @@ class ScenarioFile(Section):
     warm_up_s: float = Field(
         0.0, ge=0, le=LONGEST_S, description="Requests that arrive before are left out of results."
     )
-    confidence: float = Field(CONFIDENCE, gt=0, lt=1, description="Of every interval printed.")
+    confidence: float = Field(
+        CONFIDENCE, gt=0, le=MAX_CONFIDENCE, description="Of every interval printed."
+    )
 
     @model_validator(mode="after")
     def _served(self) -> Self:

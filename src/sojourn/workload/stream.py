@@ -59,6 +59,9 @@ class Stream:
     steps: pa.Table
 
     def __post_init__(self) -> None:
+        for table in (self.requests, self.steps):
+            if not isinstance(table, pa.Table):
+                raise TypeError(f"a stream is of two Arrow tables, not of a {type(table).__name__}")
         if not self.requests.schema.equals(STREAM_REQUESTS):
             raise TypeError(f"stream requests need the schema {STREAM_REQUESTS}")
         known = self.steps.schema.names[: len(STREAM_STEPS)]

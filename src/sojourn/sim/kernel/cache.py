@@ -30,7 +30,7 @@ def _bucket(w: World, r: Number, value: Number) -> Number:
     """Eight hashes that first occurred one after the other, as those of a prompt do, are
     neighbours: one line of memory."""
     line = np.int64(mixed(np.uint64(value >> 3)) & np.uint64(0x7FFFFFFFFFFFFFF)) << 3
-    return r * w.bucket_room + ((line | (value & 7)) & (w.bucket_room - 1))
+    return r * w.buckets_each + ((line | (value & 7)) & (w.buckets_each - 1))
 
 
 @compiled
@@ -50,7 +50,7 @@ def _new_node(w: World, r: Number) -> Number:
     if found != NIL:
         replica.node_free = nodes(w)[found].chain
         return found + 0
-    found = r * w.node_room + replica.nodes_used
+    found = r * w.nodes_each + replica.nodes_used
     replica.nodes_used += 1
     return found + 0
 

@@ -5,24 +5,25 @@ record, the `World` (see `sojourn.sim.kernel.state`), so a compiled function tak
 instead of thirty arrays with their reference counts (see `sojourn.sim.kernel.rows`). Nothing
 here checks a bound.
 
-What was compiled is kept on disk, in a folder named after the kernel's own text: numba looks only
-at the file of the entrance for changes, and the entrance calls functions of all the others.
+What was compiled is kept on disk (`sojourn.sim.kernel.kept`), in a folder named after the kernel's
+own text: numba looks only at the file of the entrance for changes, and the entrance calls functions
+of all the others.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
 import numba
+from llvmlite import binding
 from numba import config, njit, types
 
-from sojourn.capacity import policies
 from sojourn.sim import log, lowered, luck, ticks
+from sojourn.sim.kernel.kept import Kept
+from sojourn.workload.profile_records import StepKind
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,34 +35,40 @@ Row: TypeAlias = Any
 Number: TypeAlias = Any
 """numba knows the type, and no type checker does."""
 
-_CONSTANTS: Final = tuple(m.__file__ for m in (policies, log, lowered, luck, ticks))
+_CONSTANTS: Final = tuple(Path(str(module.__file__)) for module in (log, lowered, luck, ticks))
 """Modules whose constants are compiled into the kernel."""
+_NUMBERED: Final = (
+    log.STATUSES,
+    lowered.ORDERS,
+    lowered.ROUTERS,
+    lowered.SCALES,
+    lowered.METRICS,
+    lowered.ADMISSIONS,
+    tuple(StepKind),
+)
+"""Enumerations of other rooms whose order is compiled in too."""
 
 
-def _cache_folder() -> Path:
-    """Where this kernel is kept: under SOJOURN_CACHE_DIR, else the user's cache folder."""
+def _name() -> str:
+    """Of this kernel: its text and what is compiled into it, the compiler and the processor. (The
+    compiler also looks at the entrances' file, and when that was written.)"""
     room = Path(__file__).parent
-    texts = [
-        *sorted(room.glob("*.py")),
-        *(room.parent / f"{n}.py" for n in ("log", "lowered", "luck", "ticks")),
-    ]
-    digest = hashlib.sha256(numba.__version__.encode())
-    for path in texts:
+    entrances = (room / "run.py").stat()
+    made_of = (
+        numba.__version__,
+        binding.get_host_cpu_name(),
+        binding.get_host_cpu_features().flatten(),
+        str(room),
+        str(entrances.st_mtime_ns),
+        str(_NUMBERED),
+    )
+    digest = hashlib.sha256("\n".join(made_of).encode())
+    for path in (*sorted(room.glob("*.py")), *_CONSTANTS):
         digest.update(path.read_bytes())
-    home = os.environ.get("SOJOURN_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
-    base = Path(home) if home else Path.home() / ".cache"
-    name = f"kernel-{digest.hexdigest()[:16]}"
-    for parent in (base / "sojourn", Path(tempfile.gettempdir()) / f"sojourn-{os.getuid()}"):
-        try:
-            (parent / name).mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(parent / name, os.W_OK):
-            return parent / name
-    return Path(tempfile.mkdtemp(prefix="sojourn-"))
+    return f"kernel-{digest.hexdigest()[:16]}"
 
 
-CACHE: Final = _cache_folder()
+KEPT: Final = Kept(_name())
 _INNER: Final = {
     "error_model": "numpy",
     "no_cpython_wrapper": True,
@@ -90,16 +97,12 @@ def _widest(given: Any) -> Any:  # noqa: ANN401  numba's own objects
 
 
 def entrance(function: F) -> F:
-    """Compile at first use, with all it calls, and keep it in `CACHE`."""
+    """Compile at first use, with all it calls, and keep it (`Kept`) where a folder can be
+    written."""
     before = config.CACHE_DIR
-    config.CACHE_DIR = str(CACHE)
+    config.CACHE_DIR = str(KEPT.folder or "")
     try:
-        made: F = njit(cache=True, error_model="numpy")(function)
+        made: F = njit(cache=KEPT.folder is not None, error_model="numpy")(function)
     finally:
         config.CACHE_DIR = before
     return made
-
-
-def is_compiled() -> bool:
-    """Whether this kernel was compiled here before."""
-    return any(CACHE.rglob("*.nbi"))

@@ -108,7 +108,9 @@ def _would_miss(w: World, request: Number) -> bool:
         if steps(w)[step].kind != CALL:
             continue
         plan = pools(w)[steps(w)[step].pool]
-        return bool(plan.waiting * plan.gap > w.admission_wait)
+        if plan.gap <= 0:
+            return False
+        return bool(plan.waiting > w.admission_wait // plan.gap)  # (a product might overflow)
     return False
 
 

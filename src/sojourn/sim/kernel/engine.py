@@ -16,12 +16,11 @@ from sojourn.sim.kernel.lists import (
     stop_waiting,
     wait_last,
 )
-from sojourn.sim.kernel.luck import draw, mixed
+from sojourn.sim.kernel.luck import mixed
 from sojourn.sim.kernel.slots import free_call
 from sojourn.sim.kernel.state import DECODING, MOVING, NIL, WAITING
 from sojourn.sim.kernel.turns import begin_now
 from sojourn.sim.log import NONE
-from sojourn.sim.luck import ACCEPT
 
 
 @compiled
@@ -39,11 +38,9 @@ def enter(w: World, c: Number) -> None:
     call.at_hand = call.prompt if call.moved != NONE else 0
     call.taken = call.blocks = call.leaving = call.held = call.registered = 0
     call.tail = NIL
-    if pool.order != PRIORITY:
-        call.level = 0
-    if pool.drafts > 0:
-        identity = requests(w)[call.row].identity
-        call.luck = draw(w.seed, identity, np.int64(call.attempt), np.int64(call.place), ACCEPT)
+    call.level = 0
+    if pool.order == PRIORITY:
+        call.level = requests(w)[call.row].level
     wait_last(w, c)
     if replica.stepping == 0:
         begin_now(w, r)

@@ -12,8 +12,8 @@ from sojourn.sim.kernel.state import NIL
 
 @compiled
 def _bucket(w: World, r: Number, image: Number) -> Number:
-    mask = np.uint64(w.image_bucket_room - 1)
-    return r * w.image_bucket_room + np.int64(mixed(np.uint64(image)) & mask)
+    mask = np.uint64(w.image_buckets_each - 1)
+    return r * w.image_buckets_each + np.int64(mixed(np.uint64(image)) & mask)
 
 
 @compiled
@@ -53,7 +53,7 @@ def _append(w: World, r: Number, n: Number) -> None:
 @compiled
 def image_hit(w: World, r: Number, image: Number) -> Number:
     """Whether an image is kept; if so it is now the most recently used."""
-    if image == 0 or w.image_room == 0:
+    if image == 0 or w.images_each == 0:
         return False
     n = _find(w, r, image)
     if n == NIL:
@@ -72,7 +72,7 @@ def image_keep(w: World, r: Number, image: Number) -> None:
         return
     table, heads = images(w), image_buckets(w)
     if replica.image_count < most:
-        n = r * w.image_room + replica.image_count
+        n = r * w.images_each + replica.image_count
         replica.image_count += 1
     else:
         n = replica.image_first + 0

@@ -117,7 +117,6 @@ def _fill(w: World, t: Number, c: Number, step: Number, place: Number) -> None:
     call.pool, call.replica, call.state = todo.pool, NIL, IN_FRONT
     call.prompt, call.recorded, call.output = todo.prompt, todo.cached, todo.output
     call.first_hash, call.hashes = todo.first_hash, todo.hashes
-    call.level = requests(w)[one.row].level
     call.cached, call.preemptions, call.written, call.verified = 0, 0, 0, 0
 
 
@@ -234,6 +233,5 @@ def _arrive_in_decode_pool(w: World, c: Number) -> None:
     call = calls(w)[c]
     pool = np.int64(steps(w)[call.step].pool)
     call.moved, call.pool, call.target = w.now, pool, call.output
-    call.level = requests(w)[call.row].level  # entering the first pool may have changed it
     route(w, pool, c)
     engine.enter(w, c)

@@ -11,6 +11,7 @@ from sojourn.capacity.policies import Order, RouterPolicy
 from sojourn.errors import UsageError
 from sojourn.sim.kernel.compiled import Array
 from sojourn.sim.kernel.events import MOST_ATTEMPTS, MOST_PLACES, MOST_REQUESTS
+from sojourn.sim.kernel.memory import machine_bytes, too_much, zeros
 from sojourn.sim.kernel.state import ACTIVE, ARRAYS, NIL, STOPPED, WORLD
 from sojourn.sim.kernel.turns import IDLE
 from sojourn.sim.log import NONE, Log
@@ -41,13 +42,35 @@ class Run:
         self.world[f"{name}_at"] = array.ctypes.data
         self.world[f"{name}_room"] = len(array)
 
+    @property
+    def bytes(self) -> int:
+        """Of all arrays."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def make(self, name: str, rows: int) -> Array:
+        """A new array, all zero, set."""
+        array = zeros(name, rows, self.bytes)
+        self.put(name, array)
+        return array
+
     def make_room(self, name: str) -> None:
         """Make an array larger, by a quarter at least, if it has no room for what one event may
-        need. It grows where it is if the system can do that."""
+        need. It grows where it is if the system can do that.
+
+        Raises:
+            UsageError: the machine has no memory for that.
+        """
         array, margin = self.arrays[name], int(self.world[0]["margin"])
         if self.world[0][_COUNTS[name]] + margin <= len(array):
             return
-        array.resize(len(array) + max(2 * margin, len(array) // 4), refcheck=False)
+        rows = len(array) + max(2 * margin, len(array) // 4)
+        needed, beside = rows * array.itemsize, self.bytes - array.nbytes
+        if needed + beside > machine_bytes():
+            raise too_much(name, needed, beside)
+        try:
+            array.resize(rows, refcheck=False)
+        except MemoryError as error:
+            raise too_much(name, needed, beside) from error
         self.put(name, array)
 
     def log(self) -> Log:
@@ -120,7 +143,6 @@ def _scalars(world: Array, lowered: Lowered, tables: _Tables) -> None:
         "free_try": NIL, "free_visit": NIL, "free_call": NIL,
         "pool_count": len(lowered.pools),
         "replica_count": lowered.replicas,
-        "station_count": len(lowered.stations),
         "timeout": retry.timeout,
         "attempts_most": retry.most,
         "backoff": tables.add(retry.backoff),
@@ -248,7 +270,6 @@ def _pack_pool(row: Array, plan: PoolPlan, tables: _Tables) -> None:
     row["fronts"] = len(plan.front)
     row["front_loads"] = len(plan.front_load)
     row["drafts"] = len(plan.accept)
-    row["active"] = plan.replicas
     for name in ("last_routed", "less_since", "gap", "last_scheduled"):
         row[name] = NIL
     if plan.encoder is not None:
@@ -275,44 +296,56 @@ def _pack_engines(run: Run, lowered: Lowered) -> None:
         mine["state"][pool.replicas :] = STOPPED
     for name in (
         "run_first", "run_last", "prompt_first", "prompt_last", "node_free", "kept_first",
-        "kept_last", "image_free", "image_first", "image_last", "encode_first", "encode_last",
+        "kept_last", "image_first", "image_last", "encode_first", "encode_last",
     ):  # fmt: skip
         rows[name] = NIL
     run.put("replicas", rows)
     base = 1 << max(0, count - 1).bit_length()
     world["tree_base"] = base
     run.put("turns", np.full(2 * base, IDLE, np.int64))
-    world["seqs_most"] = max(pool.seqs for pool in lowered.pools)
+    calls = int((lowered.steps.kind == CALL).sum()) * lowered.retry.most
+    seqs = max(min(pool.seqs, pool.blocks) for pool in lowered.pools)
+    world["seqs_most"] = max(1, min(seqs, calls))  # each that runs has a block of its own
     world["block_most"] = max(pool.block for pool in lowered.pools)
-    run.put("finish", np.zeros(count * int(world["seqs_most"]), np.int32))
-    run.put("phases", np.zeros(count * int(world["block_most"]), np.int32))
-    run.put("levels", np.full(2 * count * int(world["level_count"]), NIL, np.int32))
-    run.put("ended", np.zeros(int(world["seqs_most"]) + 1, np.int32))
-    blocks = max((pool.blocks for pool in lowered.pools if pool.unit >= 0), default=0)
+    run.make("finish", count * int(world["seqs_most"]))
+    run.make("phases", count * int(world["block_most"]))
+    run.make("levels", 2 * count * int(world["level_count"])).fill(NIL)
+    run.make("ended", int(world["seqs_most"]) + 1)
+    _pack_cache(run, "nodes", "buckets", count, _most_kept(lowered))
     kept = max((pool.encoder.cache for pool in lowered.pools if pool.encoder), default=0)
-    _pack_cache(run, "node", "nodes", "buckets", count, blocks)
-    _pack_cache(run, "image", "images", "image_buckets", count, kept)
+    if kept:
+        kept = min(kept, max(1, len(np.unique(lowered.steps.image))))
+    _pack_cache(run, "images", "image_buckets", count, kept)
 
 
-def _pack_cache(run: Run, word: str, nodes: str, buckets: str, replicas: int, most: int) -> None:
+def _most_kept(lowered: Lowered) -> int:
+    """Most entries of a replica's prefix cache: each has a block. Where no replica could run out of
+    blocks, even if every call came to it, no block is taken twice."""
+    steps = lowered.steps
+    called = steps.kind == CALL
+    tokens = steps.prompt[called] + steps.output[called]
+    most = 0
+    for pool in lowered.pools:
+        if pool.unit >= 0:
+            blocks = -(-(tokens + len(pool.accept)) // pool.block)
+            most = max(most, min(pool.blocks, int(blocks.sum()) * lowered.retry.most))
+    return most
+
+
+def _pack_cache(run: Run, nodes: str, buckets: str, replicas: int, most: int) -> None:
     """Room for `most` entries a replica, and twice as many buckets; none if there are none."""
     room = most + 1 if most else 0
     heads = 1 << (2 * room).bit_length() if most else 1
-    prefix = "" if word == "node" else "image_"
-    run.world[f"{word}_room"] = room
-    run.world[f"{prefix}bucket_room"] = heads
-    run.put(nodes, np.zeros(max(1, replicas * room), ARRAYS[nodes]))
-    run.put(buckets, np.full(replicas * heads, NIL, np.int32))
+    run.world[f"{nodes}_each"] = room
+    run.world[f"{buckets}_each"] = heads
+    run.make(nodes, max(1, replicas * room))
+    run.make(buckets, replicas * heads).fill(NIL)
 
 
 def _pack_room(run: Run, lowered: Lowered) -> None:
     """Rows that one event may need at most, and room to begin with."""
     world, steps = run.world[0], lowered.steps
-    new = np.zeros(len(steps.group) + 1, np.bool_)
-    new[lowered.requests.first_step] = True
-    new[1:-1] |= np.diff(steps.group) != 0
-    group = int(np.diff(np.flatnonzero(new)).max(initial=0))
-    margin = int(world["seqs_most"]) * (2 * group + 4) + 2 * lowered.replicas + 64
+    margin = _margin(lowered, int(world["seqs_most"]))
     world["margin"] = margin
     calls = int((steps.kind == CALL).sum())
     rows = {
@@ -323,4 +356,24 @@ def _pack_room(run: Run, lowered: Lowered) -> None:
         "sample_log": 1024,
     }
     for name in GROWING:
-        run.put(name, np.zeros(2 * margin + rows.get(name, 0), ARRAYS[name]))
+        run.make(name, 2 * margin + rows.get(name, 0))
+
+
+def _margin(lowered: Lowered, seqs: int) -> int:
+    """Rows that one event may need of an array at most.
+
+    The end of a step may end a call of each of `seqs` requests, each of which begins a group (two
+    events a step) or ends (a backoff, or a think time and one let go). Any other event begins or
+    gives up the group of one request. A controller or a sample may touch every replica twice.
+    """
+    requests, steps = lowered.requests, lowered.steps
+    new = np.zeros(len(steps.group) + 1, np.bool_)
+    new[requests.first_step] = True
+    new[1:-1] |= np.diff(steps.group) != 0
+    begins = np.flatnonzero(new)
+    largest = np.zeros(len(requests.arrival), np.int64)
+    owner = np.searchsorted(requests.first_step, begins[:-1], side="right") - 1
+    np.maximum.at(largest, owner, np.diff(begins))
+    count = min(seqs, len(largest))
+    groups = int(np.sort(largest)[len(largest) - count :].sum())
+    return 2 * groups + 4 * count + 2 * lowered.replicas + 64

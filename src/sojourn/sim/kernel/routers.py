@@ -20,8 +20,8 @@ _SESSION: Final = ROUTERS.index(RouterPolicy.SESSION)
 
 
 @compiled
-def route(w: World, p: Number, c: Number) -> Number:
-    """The replica of pool `p` for the call; its load grows by the call."""
+def route(w: World, p: Number, c: Number) -> None:
+    """Choose the replica of pool `p` for the call; its load grows by the call."""
     policy = pools(w)[p].router
     session = requests(w)[calls(w)[c].row].session
     if policy == _LEAST_LOADED:
@@ -34,7 +34,6 @@ def route(w: World, p: Number, c: Number) -> Number:
         r = _in_turn(w, p)
     calls(w)[c].replica = r
     replicas(w)[r].load += 1
-    return r
 
 
 @compiled

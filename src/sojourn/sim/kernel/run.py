@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numba import typeof
 
 from sojourn.errors import SojournError, UsageError
 from sojourn.progress import Progress, silent
 from sojourn.sim.kernel import chain, control, engine, steps
 from sojourn.sim.kernel.arrays import ended, events, requests, turns
-from sojourn.sim.kernel.compiled import CACHE, Array, Number, World, compiled, entrance, is_compiled
+from sojourn.sim.kernel.compiled import KEPT, Array, Number, World, compiled, entrance
 from sojourn.sim.kernel.events import drop_first, kind_of, number_of
-from sojourn.sim.kernel.packing import GROWING, pack
+from sojourn.sim.kernel.packing import GROWING, Run, pack
 from sojourn.sim.kernel.state import ARRIVE, CONTROL, NIL, SAMPLE, STEP_BEGIN, STEP_END, TIMER, WORK
 from sojourn.sim.kernel.turns import IDLE, first_turn, set_turn
 from sojourn.sim.log import Log
@@ -34,12 +35,12 @@ def kernel(lowered: Lowered, progress: Progress = silent) -> Log:
         UsageError: a run longer than `ticks.LONGEST_S`.
         SojournError: requests are left over: a defect of the simulator.
     """
-    if not is_compiled():
-        _logger.warning("Compiling the simulator: once, some 15 s. It is kept in %s.", CACHE)
     run = pack(lowered)
     total = len(lowered.requests.arrival)
     if total == 0:
         return run.log()
+    if not KEPT.ready:
+        _compile(run)
     begin(run.world)
     while True:
         code = go(run.world, _PAUSE_EVENTS)
@@ -60,6 +61,18 @@ def kernel(lowered: Lowered, progress: Progress = silent) -> Log:
             f"{run.world[0]['in_flight']} requests never ended: please report the scenario"
         )
     return run.log()
+
+
+def _compile(run: Run) -> None:
+    """Compile both entrances, before anything happens in the run."""
+    _logger.warning(
+        "Compiling the simulator: once, up to a minute on a busy machine. It is kept %s.",
+        KEPT.place(),
+    )
+    entrances: tuple[tuple[Any, tuple[int, ...]], ...] = ((begin, ()), (go, (_PAUSE_EVENTS,)))
+    for entry, arguments in entrances:
+        entry.compile(tuple(typeof(value) for value in (run.world, *arguments)))
+    KEPT.finish()
 
 
 @entrance

@@ -15,10 +15,16 @@ from sojourn.sim import log
 NIL: Final = -1
 ARRIVE, STEP_END, WORK, TIMER, CONTROL, SAMPLE, STEP_BEGIN = range(7)
 
-EVENT: Final = np.dtype([("time", "i8"), ("key", "i8"), ("slot", "i4"), ("stamp", "i4")])
+
+def _row(fields: list[tuple[str, str]]) -> np.dtype[np.void]:
+    """A kind of row; every field begins at a multiple of its size."""
+    return np.dtype(fields, align=True)
+
+
+EVENT: Final = _row([("time", "i8"), ("key", "i8"), ("slot", "i4"), ("stamp", "i4")])
 """`key`: see `events.key_of`. An event whose stamp is not its slot's any more is void."""
 
-REQUEST: Final = np.dtype(
+REQUEST: Final = _row(
     [
         ("arrival", "i8"),
         ("identity", "u8"),
@@ -30,7 +36,7 @@ REQUEST: Final = np.dtype(
         ("client", "i4"),  # closed loop: whose it is
     ]
 )
-STEP: Final = np.dtype(
+STEP: Final = _row(
     [
         ("service", "i8"),
         ("image", "i8"),
@@ -44,15 +50,13 @@ STEP: Final = np.dtype(
         ("cached", "i4"),
         ("output", "i4"),
         ("image_tokens", "i4"),
-        ("spare", "i4"),
     ]
 )
 
 # One request being tried
-TRY: Final = np.dtype(
+TRY: Final = _row(
     [
         ("started", "i8"),
-        ("deadline", "i8"),
         ("row", "i4"),
         ("attempt", "i4"),
         ("next_step", "i4"),  # number of the step with which the next group begins
@@ -60,12 +64,11 @@ TRY: Final = np.dtype(
         ("last", "i4"),
         ("stamp", "i4"),
         ("free", "i4"),
-        ("spare", "i4"),
     ]
 )
 
 # A visit to a station, or a delay. `orphan`: its caller has gone, its server works on.
-VISIT: Final = np.dtype(
+VISIT: Final = _row(
     [
         ("entered", "i8"),
         ("started", "i8"),
@@ -87,7 +90,7 @@ VISIT: Final = np.dtype(
 DELAYED, VISIT_WAITS, SERVED, ORPHAN, VISIT_REFUSED = range(5)
 
 # A model call. What the engine changes comes last.
-CALL: Final = np.dtype(
+CALL: Final = _row(
     [
         ("arrival", "i8"),
         ("encode", "i8"),
@@ -138,12 +141,11 @@ CALL: Final = np.dtype(
         ("tail", "i4"),  # kept tail, a node of the prefix cache
         ("verified", "i4"),  # verifications of drafts so far
         ("at_hand", "i4"),  # prompt tokens whose KV was moved here
-        ("spare", "i4"),
     ]
 )
 IN_FRONT, ENCODER_WAITS, ENCODED, WAITING, PROMPTING, DECODING, MOVING, CALL_REFUSED = range(8)
 
-POOL: Final = np.dtype(
+POOL: Final = _row(
     [
         # the plan
         ("base", "i8"), ("slope", "i8"), ("prompt", "i8"),  # places in `tables`
@@ -154,20 +156,20 @@ POOL: Final = np.dtype(
         ("transfer", "i8"), ("transfer_token", "i8"), ("load_weight", "i8"),
         ("encode_base", "i8"), ("encode_token", "i8"), ("encoders", "i8"), ("images", "i8"),
         ("first", "i4"), ("room", "i4"), ("order", "i4"), ("full_input", "i4"),
-        ("router", "i4"), ("prefill_pool", "i4"), ("abort", "i4"), ("decode_only", "i4"),
+        ("router", "i4"), ("prefill_pool", "i4"), ("abort", "i4"),
         ("scale_metric", "i8"), ("scale_target", "i8"), ("scale_every", "i8"),
         ("cold_start", "i8"), ("scale_least", "i8"), ("scale_most", "i8"),
         ("scale_after", "i8"), ("scale_tolerance", "i8"),
         # what changes
         ("last_routed", "i4"),  # replica last chosen in turn; NIL at first
-        ("active", "i4"), ("starting", "i4"), ("waiting", "i4"),  # over its replicas
+        ("waiting", "i4"),  # sequences, over its replicas
         ("less_since", "i8"),  # NIL: not less
         ("gap", "i8"),  # NIL at first
         ("last_scheduled", "i8"),  # NIL at first
     ]
 )  # fmt: skip
 
-REPLICA: Final = np.dtype(
+REPLICA: Final = _row(
     [
         ("began", "i8"),  # of the step under way
         ("first", "i8"),  # its length
@@ -192,13 +194,13 @@ REPLICA: Final = np.dtype(
         ("left", "i8"),  # tokens of the budget, while a step is made
         ("cap", "i8"),  # most tokens of a prompt in this step
         ("calm", "i4"),  # 1: nothing was preempted in this step
-        ("image_count", "i4"), ("image_free", "i4"), ("image_first", "i4"), ("image_last", "i4"),
-        ("encoding", "i4"), ("encode_first", "i4"), ("encode_last", "i4"), ("spare", "i4"),
+        ("image_count", "i4"), ("image_first", "i4"), ("image_last", "i4"),
+        ("encoding", "i4"), ("encode_first", "i4"), ("encode_last", "i4"),
     ]
 )  # fmt: skip
 ACTIVE, STARTING, DRAINING, STOPPED = range(4)
 
-STATION: Final = np.dtype(
+STATION: Final = _row(
     [
         ("timeout", "i8"), ("interval", "i8"), ("burst", "i8"), ("tat", "i8"),
         ("samples", "i8"), ("sample_count", "i8"),  # in `tables`
@@ -207,17 +209,16 @@ STATION: Final = np.dtype(
         ("queue", "i4"), ("stops", "i4"), ("optional", "i4"), ("queue_limit", "i4"),
     ]
 )  # fmt: skip
-QUEUE: Final = np.dtype(
-    [("servers", "i4"), ("busy", "i4"), ("waiting", "i4"), ("first", "i4"), ("last", "i4"),
-     ("spare", "i4")]
-)  # fmt: skip
-RUNG: Final = np.dtype(
+QUEUE: Final = _row(
+    [("servers", "i4"), ("busy", "i4"), ("waiting", "i4"), ("first", "i4"), ("last", "i4")]
+)
+RUNG: Final = _row(
     [("above", "f8"), ("below", "f8"), ("skip", "u8"), ("shed_from", "i8"), ("output", "i4"),
      ("attempts", "i4")]
 )  # fmt: skip
 
 # An entry of a replica's prefix cache: a hash (`blocks` = unit), or the kept tail of a call.
-NODE: Final = np.dtype(
+NODE: Final = _row(
     [("hash", "i8"), ("users", "i4"), ("blocks", "i4"), ("before", "i4"), ("after", "i4"),
      ("owner", "i4"), ("chain", "i4")]
 )  # fmt: skip
@@ -263,17 +264,16 @@ _SCALARS: Final = (
     "seed", "rows", "next_row", "in_flight", "event_count",
     "free_try", "free_visit", "free_call", "live_tries", "live_visits", "live_calls",
     "pool_count", "replica_count", "tree_base", "level_count", "seqs_most", "block_most",
-    "station_count", "rung_count", "level",
+    "rung_count", "level",
     # retry, client, admission, sampling: the plan
     "timeout", "attempts_most", "backoff", "on_timeout", "on_error", "degrade",
     "budget_gain", "budget_most", "budget", "closed", "cap", "think", "thinks",
     "ladder_metric", "ladder_every", "admission", "admission_metric", "admission_wait",
-    "sample_every", "next_client_row", "held_back", "held_first", "let_go", "ended_count",
+    "sample_every", "held_back", "held_first", "let_go", "ended_count",
     "skipped", "output_most", "attempts_now", "shed_from",  # the rungs in force
     "call_logs", "visit_logs", "attempt_logs", "sample_logs", "change_logs",
-    "events_done", "latest", "successor", "prompt_successor", "margin", "with_holders",
-    "node_room", "bucket_room",
-    "image_room", "image_bucket_room",
+    "successor", "prompt_successor", "margin", "with_holders",
+    "nodes_each", "buckets_each", "images_each", "image_buckets_each",  # of a replica
 )  # fmt: skip
 WORLD: Final = np.dtype(
     [(name, "i8") for name in _SCALARS]
