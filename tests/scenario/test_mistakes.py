@@ -157,6 +157,15 @@ MISTAKES = {
         ["block hash covers 10", "engine.block_size"],
     ),
     "retry": ({"retry.max_attempts": 0}, ["retry.max_attempts", "greater than or equal to 1"]),
+    "negative step time": (
+        {"engine.step.base_s": [-1.0] * len(STEP["base_s"])},
+        ["engine.step", "base_s holds a time below 0"],
+    ),
+    "acceptance that is no probability": (
+        {"engine.speculative": {"acceptance": [0.5, 2]}},
+        ["engine.speculative.acceptance[1]", "less than or equal to 1"],
+    ),
+    "confidence that no figure reaches": ({"confidence": 1 - 1e-16}, ["confidence", "0.9999"]),
     "think time twice": (
         {"client": {"think_s": 1, "think_samples_s": [1]}},
         ["client", "one of think_s"],

@@ -6,6 +6,9 @@ import contextlib
 import os
 import sys
 
+INTERRUPTED = 130
+"""Exit code of a process that Ctrl-C ended."""
+
 
 def main() -> None:
     """Entry point of the `sojourn` command: errors become one message and an exit code."""
@@ -14,7 +17,7 @@ def main() -> None:
     except BrokenPipeError:
         code = 1
     except KeyboardInterrupt:
-        code = 130
+        code = INTERRUPTED
         _say("interrupted")
     except OSError as error:
         code = 1
@@ -40,6 +43,8 @@ def _run() -> int:
         _say(f"out of memory ({str(error) or 'no more to be had'}). Give it less data at once")
     except SystemExit as left:
         code = left.code if isinstance(left.code, int) else int(left.code is not None)
+        if code == INTERRUPTED:  # typer turns Ctrl-C into an exit, without a word
+            _say("interrupted")
     if sys.stdout is not None:
         sys.stdout.flush()
     return code
