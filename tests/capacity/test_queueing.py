@@ -167,7 +167,8 @@ def test_deadline_failure_grows_with_load_and_with_work_that_runs_on(rate, more,
     stops, runs_on = (q.deadline_failure(rate, 1.0, limit, runs_on=on) for on in (False, True))
     assert 0 < stops <= runs_on <= 1
     assert q.deadline_failure(more * rate, 1.0, limit) > runs_on
-    assert q.deadline_failure(rate, 1.0, 1.1 * limit) <= runs_on
+    rounding = 1 + 1e-12  # far beyond capacity a longer limit changes nothing
+    assert q.deadline_failure(rate, 1.0, 1.1 * limit) <= runs_on * rounding
 
 
 @pytest.mark.parametrize(

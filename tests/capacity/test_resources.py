@@ -331,3 +331,9 @@ def test_prefill_of_prompts_alone_by_hand():
     )
     found = step.prefill_s(np.array([100.0, 100.0, 0.0]), np.array([0.0, 60.0, 0.0]))
     np.testing.assert_allclose(found, [0.1 + 100 * 50e-6, 0.04 + 40 * 80e-6, 0.0])
+    table = {"prefill_tokens": (0, 1, 50), "prefill_base_s": (0.0, 0.02, 0.069)}
+    found = step.model_copy(update=table).prefill_s(
+        np.array([100.0, 100.0, 0.0]), np.array([0.0, 60.0, 0.0])
+    )
+    tabled = [0.069 + 50 * 1e-3, 0.02 + 39 * 1e-3, 0.0]  # beyond 50 as between 1 and 50
+    np.testing.assert_allclose(found, np.add([0.105, 0.0432, 0.0], tabled))

@@ -69,15 +69,12 @@ def front(fit: Reading, *, slots: int) -> Front:
     if not len(delays.delay):
         return Front(fit.front, (), ())
     by_load = levels(delays.delay, delays.load)
-    starts = np.array([start for start, _ in by_load])
-    factors = np.array([factor for _, factor in by_load])
-    factor = factors[np.maximum(np.searchsorted(starts, delays.load, side="right") - 1, 0)]
+    factor = factors_at(by_load, delays.load)
     scaled = delays.delay / factor
     scaled = np.minimum(scaled, np.quantile(scaled, REAR))
     mean = max(0.0, float(scaled.mean()))
     samples = _narrowed(scaled, delays.step / factor, mean)
-    kept = tuple((int(s), float(f)) for s, f in by_load) if len(by_load) > 1 else ()
-    return Front(mean, samples, kept)
+    return Front(mean, samples, tuple(by_load) if len(by_load) > 1 else ())
 
 
 def _narrowed(delays: Floats, steps: Floats, mean: float) -> tuple[float, ...]:
@@ -118,6 +115,12 @@ def levels(delay: Floats, load: Floats) -> list[tuple[int, float]]:
     if calmest <= 0 or pooled[-1][0] < LOAD_PAYS * calmest:
         return [(0, 1.0)]
     return [(int(edge), mean / calmest) for mean, _, edge in pooled]
+
+
+def factors_at(by_load: list[tuple[int, float]], load: Floats) -> Floats:
+    """The factor of the last level at or under each load, the first one's below it."""
+    starts, factors = (np.array(column) for column in zip(*by_load, strict=True))
+    return np.asarray(factors[np.maximum(np.searchsorted(starts, load, side="right") - 1, 0)])
 
 
 def _delays(fit: Reading, slots: int) -> _Delays:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sojourn.capacity import interval_times, step_log
-from sojourn.capacity.calibration_front import Front, levels
+from sojourn.capacity.calibration_front import Front, factors_at, levels
 from sojourn.capacity.records import StepModel
 from sojourn.capacity.step_log import StepLog
 from sojourn.interval import Excuse
@@ -84,8 +84,7 @@ def front(recording: EngineRecording) -> Front:
     load = np.arange(1, len(send) + 1) - gone
     usable = known & np.isfinite(delivery)
     by_load = levels((before + delivery)[usable], load[usable].astype(np.float64))
-    starts, factors = (np.array(column) for column in zip(*by_load, strict=True))
-    factor = factors[np.maximum(np.searchsorted(starts, load, side="right") - 1, 0)]
+    factor = factors_at(by_load, load.astype(np.float64))
     places, shares = interval_times.distribution((low / factor)[known], (high / factor)[known])
     first = interval_times.quantiles(places, shares, SAMPLES)
     second = np.quantile((delivery / factor)[usable], (np.arange(SAMPLES) + 0.5) / SAMPLES)

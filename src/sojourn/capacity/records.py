@@ -86,6 +86,10 @@ class StepModel(Record):
 
     def prefill_step_s(self, tokens: int) -> float:
         """What `tokens` prompt tokens in a step cost, but for the part with their contexts."""
+        return float(self.prefill_steps_s(np.array([tokens], dtype=np.float64))[0])
+
+    def prefill_steps_s(self, tokens: Floats) -> Floats:
+        """`prefill_step_s` of many steps."""
         linear = self.prefill_s_per_token * tokens
         if not self.prefill_tokens:
             return linear
@@ -106,19 +110,19 @@ class StepModel(Record):
         )
 
     def prefill_s(self, prompt: Floats, cached: Floats) -> Floats:
-        """Prompts alone in the engine: linear in computed tokens, and token x context.
+        """Prompts alone in the engine, each in one step: its tokens, and token x context.
 
-        The computed tokens see contexts from `cached` to `prompt`, on average half-way.
+        The computed tokens see contexts from `cached` to `prompt`, on average half-way. Wrong when:
+        prompts share a step or are cut in pieces: what a step with prompts costs whatever their
+        number (`prefill_base_s` at 1) then counts too often, or not often enough.
         """
-        computed = np.maximum(prompt - cached, 0.0)
+        computed = np.asarray(np.maximum(prompt - cached, 0.0), dtype=np.float64)
         context = (prompt + cached) / 2
-        return np.asarray(
-            computed * (self.prefill_s_per_token + self.prefill_s_per_token_context * context),
-            dtype=np.float64,
-        )
+        attended = self.prefill_s_per_token_context * computed * context
+        return np.asarray(self.prefill_steps_s(computed) + attended, dtype=np.float64)
 
     def _at(self, values: tuple[float, ...], batch: int) -> float:
-        return _between(self.batches, values, batch)
+        return float(_between(self.batches, values, np.array([batch], dtype=np.float64))[0])
 
     def scaled(self, factor: float) -> StepModel:
         """Every step `factor` times as long."""
@@ -134,12 +138,13 @@ class StepModel(Record):
         )
 
 
-def _between(places: tuple[int, ...], values: tuple[float, ...], at: int) -> float:
-    """The value at a place: linear between those given, beyond the last by the last slope."""
-    if at <= places[-1] or len(values) == 1:
-        return float(np.interp(at, places, values))
+def _between(places: tuple[int, ...], values: tuple[float, ...], at: Floats) -> Floats:
+    """The values at places: linear between those given, beyond the last by the last slope."""
+    inside = np.interp(at, places, values)
+    if len(values) == 1:
+        return np.asarray(inside, dtype=np.float64)
     rise = (values[-1] - values[-2]) / (places[-1] - places[-2])
-    return values[-1] + rise * (at - places[-1])
+    return np.asarray(inside + rise * np.maximum(at - places[-1], 0.0), dtype=np.float64)
 
 
 class Memory(Record):

@@ -200,17 +200,8 @@ def _pool(engine: EngineModel, first: int, names: tuple[str, ...]) -> PoolPlan:
 
 
 def _prompt_table(engine: EngineModel) -> Ticks:
-    step = engine.step
-    tokens = np.arange(engine.max_num_batched_tokens + 1)
-    seconds = step.prefill_s_per_token * tokens
-    if step.prefill_tokens:
-        known = step.prefill_tokens[-1]
-        inside = np.interp(np.minimum(tokens, known), step.prefill_tokens, step.prefill_base_s)
-        rise = (
-            step.prefill_step_s(known + 1) - step.prefill_step_s(known) - step.prefill_s_per_token
-        )
-        seconds = seconds + inside + np.maximum(tokens - known, 0) * rise
-    return np.maximum(ticks_of(np.asarray(seconds, dtype=np.float64)), 0)
+    tokens = np.arange(engine.max_num_batched_tokens + 1, dtype=np.float64)
+    return np.maximum(ticks_of(engine.step.prefill_steps_s(tokens)), 0)
 
 
 def _encoder(encoder: Encoder | None) -> EncoderPlan | None:
