@@ -33,6 +33,33 @@ MAX_REPLICATIONS: Final = 1_000
 REPORTS: Final = (".html", ".htm", ".json", ".csv", ".txt")
 
 
+Load = Annotated[
+    float | None, typer.Option(help="Telemetry: load, as a multiple of the recorded one.")
+]
+Replicas = Annotated[
+    int | None,
+    typer.Option(min=1, max=MAX_REPLICAS, help="Telemetry: engine replicas; else as recorded."),
+]
+Replications = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=MAX_REPLICATIONS, help="Scenario: runs with other seeds; else as it says."
+    ),
+]
+EngineName = Annotated[
+    str | None, typer.Option(help="kernel (compiled) or reference (readable); equal results.")
+]
+Kept = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        help="Keep the simulated trace (of the first replication) as a store; or write the"
+        " report: .html, .json, .csv, .txt.",
+    ),
+]
+
+
 @app.command()
 def simulate(
     paths: Annotated[
@@ -43,31 +70,11 @@ def simulate(
         ),
     ],
     config: Configured = None,
-    load: Annotated[
-        float | None, typer.Option(help="Telemetry: load, as a multiple of the recorded one.")
-    ] = None,
-    replicas: Annotated[
-        int | None,
-        typer.Option(min=1, max=MAX_REPLICAS, help="Telemetry: engine replicas; else as recorded."),
-    ] = None,
-    replications: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=MAX_REPLICATIONS, help="Scenario: runs with other seeds; else as it says."
-        ),
-    ] = None,
-    engine: Annotated[
-        str | None, typer.Option(help="kernel (compiled) or reference (readable); equal results.")
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            help="Keep the simulated trace (of the first replication) as a store; or write the"
-            " report: .html, .json, .csv, .txt.",
-        ),
-    ] = None,
+    load: Load = None,
+    replicas: Replicas = None,
+    replications: Replications = None,
+    engine: EngineName = None,
+    output: Kept = None,
     json: Json = False,
     quiet: Quiet = False,
     seed: Seed = None,
@@ -85,17 +92,11 @@ def simulate(
         raise UsageError(f"no engine {named!r}; there are {', '.join(sorted(ENGINES))}")
     _check_load(load)
     tables: Tables | None
-    scenarios = [path for path in paths if is_scenario(path)]
-    if scenarios:
-        if len(paths) > 1:
-            raise UsageError(f"{scenarios[0]} is a scenario file: give it alone")
-        if load is not None or replicas is not None:
-            raise UsageError(
-                f"{scenarios[0]} is a scenario file: set its rates (a replay: workload.load) and"
-                " engine.replicas in it"
-            )
+    scenario = next((path for path in paths if is_scenario(path)), None)
+    if scenario is not None:
+        _check_alone(scenario, paths, changed=load is not None or replicas is not None)
         document, tables = _scenario(
-            scenarios[0], (config, seed, replications), named, output=output, quiet=quiet
+            scenario, (config, seed, replications), named, output=output, quiet=quiet
         )
     else:
         if replications is not None:
@@ -104,6 +105,16 @@ def simulate(
             paths, (config, seed), (load, replicas), named, output=output, quiet=quiet
         )
     _keep(document, tables, output, json=json, quiet=quiet)
+
+
+def _check_alone(scenario: Path, paths: list[Path], *, changed: bool) -> None:
+    if len(paths) > 1:
+        raise UsageError(f"{scenario} is a scenario file: give it alone")
+    if changed:
+        raise UsageError(
+            f"{scenario} is a scenario file: set its rates (a replay: workload.load) and"
+            " engine.replicas in it"
+        )
 
 
 def _check_load(load: float | None) -> None:
