@@ -139,7 +139,7 @@ def leaf_keys(schema: dict[str, object], node: dict[str, object]) -> int:
 
 def test_the_configuration_stays_small() -> None:
     schema = json_schema()
-    assert leaf_keys(schema, schema) <= 45
+    assert leaf_keys(schema, schema) <= 50
 
 
 @pytest.mark.parametrize(

@@ -101,11 +101,35 @@ class Deployment(_Section):
         None, description="Catalogue name, or the path of a Hugging Face config.json."
     )
     accelerator: str | None = Field(None, description="Catalogue name of the GPU.")
-    tensor_parallel: int = Field(1, ge=1, le=MAX_REPLICAS, description="Accelerators per replica.")
+    launch: str | None = Field(
+        None,
+        description="How the engine is started: a vLLM, SGLang or TensorRT-LLM command line, or the"
+        " path of a file that holds one (a shell script, a Kubernetes manifest). Keys set here"
+        " win over what it says.",
+    )
+    tensor_parallel: int = Field(
+        1, ge=1, le=MAX_REPLICAS, description="Accelerators that share each layer."
+    )
+    pipeline_parallel: int = Field(
+        1, ge=1, le=MAX_REPLICAS, description="Stages the layers are cut into."
+    )
+    data_parallel: int = Field(
+        1,
+        ge=1,
+        le=MAX_REPLICAS,
+        description="Ranks of one replica with a batch and KV pool of their own (DP attention);"
+        " a replica has tensor x pipeline x data accelerators.",
+    )
+    expert_parallel: bool = Field(
+        False, description="Whether routed experts are spread whole over all ranks."
+    )
+    enforce_eager: bool = Field(False, description="Whether the engine runs without CUDA graphs.")
     replicas: int = Field(
         1, ge=1, le=MAX_REPLICAS, description="Engine replicas behind the router."
     )
-    engine: str = Field("vllm", description="Engine name, as printed with figures.")
+    engine: str = Field(
+        "vllm", description="vllm, sglang or trtllm; its version may follow: `vllm 0.18.0`."
+    )
     weight_dtype: str = Field("bf16", description="bf16, fp16, fp8, int8, int4.")
     kv_dtype: str = Field("bf16", description="bf16, fp16, fp8.")
     max_num_seqs: int = Field(256, ge=1, le=MAX_COUNT, description="Batch slots of a replica.")

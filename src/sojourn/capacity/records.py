@@ -26,6 +26,26 @@ from sojourn.trace.arrays import Floats
 from sojourn.workload.profile_records import Summary
 
 
+class StepSpread(Record):
+    """How far real step times lie from those told: real / told is within (low, high).
+
+    `decode` has one pair for each of the model's `batches` (host time included); `prefill` one
+    for all prompt costs. The errors of one deployment go together: all its steps are slow, or all
+    fast, so a bound on a run's figure is the run with every step at that bound.
+    """
+
+    confidence: float = Field(0.8, gt=0, lt=1)
+    decode: tuple[tuple[float, float], ...] = Field(min_length=1)
+    prefill: tuple[float, float]
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        for low, high in (*self.decode, self.prefill):
+            if not 0 < low <= high:
+                raise ValueError(f"a spread needs 0 < low <= high, got ({low}, {high})")
+        return self
+
+
 class StepModel(Record):
     """Duration of one engine step, seconds.
 
@@ -68,6 +88,9 @@ class StepModel(Record):
     )
     valid_batch: tuple[int, int] = (0, 0)
     valid_context: tuple[int, int] = (0, 0)
+    valid_chunk: tuple[int, int] = (0, 0)
+    spread: StepSpread | None = Field(None, description="None: not known.")
+    to_narrow: str = Field("", description="What to record for a better model, in a sentence.")
 
     @model_validator(mode="after")
     def _tables_fit(self) -> Self:
@@ -79,6 +102,8 @@ class StepModel(Record):
             raise ValueError("prefill_tokens and prefill_base_s need one length")
         if list(self.prefill_tokens) != sorted(set(self.prefill_tokens)):
             raise ValueError("prefill_tokens must ascend")
+        if self.spread is not None and len(self.spread.decode) != len(self.batches):
+            raise ValueError("spread.decode needs one pair for each of batches")
         loads = [load for load, _ in self.front_load]
         if loads != sorted(set(loads)) or min((f for _, f in self.front_load), default=0.0) < 0:
             raise ValueError("front_load needs ascending calls and factors >= 0")
@@ -136,6 +161,36 @@ class StepModel(Record):
                 "host_s": self.host_s * factor,
             }
         )
+
+
+def fast_and_slow(step: StepModel) -> tuple[StepModel, StepModel] | None:
+    """The model at the low and at the high end of its spread; None where that is not known."""
+    spread = step.spread
+    if spread is None:
+        return None
+    return _at_end(step, spread, 0), _at_end(step, spread, 1)
+
+
+def _at_end(step: StepModel, spread: StepSpread, end: int) -> StepModel:
+    """Base (with the host's time), slope and prompt costs times that end of their spread."""
+    factors = tuple(pair[end] for pair in spread.decode)
+    prefill = spread.prefill[end]
+    return step.model_copy(
+        update={
+            "base_s": tuple(
+                (value + step.host_s) * factor - step.host_s
+                for value, factor in zip(step.base_s, factors, strict=True)
+            ),
+            "slope_s_per_token": tuple(
+                value * factor
+                for value, factor in zip(step.slope_s_per_token, factors, strict=True)
+            ),
+            "prefill_s_per_token": step.prefill_s_per_token * prefill,
+            "prefill_s_per_token_context": step.prefill_s_per_token_context * prefill,
+            "prefill_base_s": tuple(value * prefill for value in step.prefill_base_s),
+            "spread": None,
+        }
+    )
 
 
 def _between(places: tuple[int, ...], values: tuple[float, ...], at: Floats) -> Floats:
