@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from sojourn.capacity import catalogue
+from sojourn.capacity.catalogue import Gpu
+from sojourn.capacity.model_records import ModelSpec
+from sojourn.errors import SojournError
 from sojourn.interval import Excuse
 
 from .predicting import Predicted
@@ -104,7 +108,7 @@ def errors(row: Row, source: str, told: Predicted) -> list[Error]:
                 kind,
                 name,
                 row.id,
-                row.group,
+                group_of(row),
                 row.measured[name],
                 told.mid[name],
                 told.low.get(name),
@@ -113,6 +117,19 @@ def errors(row: Row, source: str, told: Predicted) -> list[Error]:
             )
         )
     return found
+
+
+def group_of(row: Row) -> str:
+    """Model, dtype and card by the names of the catalogue: a model has many names."""
+    model, gpu = _name(row.model, catalogue.model), _name(row.gpu, catalogue.gpu)
+    return f"{model}|{row.deployment.weight_dtype}|{gpu}"
+
+
+def _name(name: str, known: Callable[[str], ModelSpec | Gpu]) -> str:
+    try:
+        return known(name).name
+    except SojournError:
+        return name
 
 
 def counts(row: Row, name: str, told: Predicted) -> bool:

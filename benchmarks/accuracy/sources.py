@@ -11,6 +11,7 @@ from sojourn.capacity.model_records import ModelSpec
 from sojourn.capacity.records import StepModel
 from sojourn.interval import Excuse
 
+from .predicting import Source
 from .rows import Row
 
 MODULES: Final = {"silicon": "sojourn.capacity.silicon", "roofline": "sojourn.capacity.roofline"}
@@ -45,3 +46,11 @@ def absent(name: str) -> str | None:
         said = missing()
         return str(said) if said else None
     return None
+
+
+def none(model: ModelSpec, gpu: Gpu, row: Row, context: float) -> StepModel | Excuse:
+    """Of rows about the KV pool alone, which ask for no step time."""
+    return Excuse(reason=f"{row.id} asks for a step time")
+
+
+BY_NAME: Final[dict[str, Source]] = {"silicon": silicon, "roofline": roofline, "memory": none}
