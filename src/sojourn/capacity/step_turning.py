@@ -22,19 +22,20 @@ DOUBLINGS: Final = tuple(2**k for k in range(15))
 class Turns:
     """Logarithms of factors: of a step's base (with the host's time) at `knots` of the batch,
     linear in log2(1 + batch) between and level beyond; of the price of contexts; of prompts; of
-    the front end's times."""
+    the front end's times; of how wide those are around their mean."""
 
     knots: tuple[int, ...]
     base: tuple[float, ...]
     context: float = 0.0
     prefill: float = 0.0
     front: float = 0.0
+    jitter: float = 0.0
 
     @classmethod
     def of(cls, knots: tuple[int, ...], at: Floats) -> Turns:
-        """From one row of numbers: the knots' factors, then context, prefill, front."""
-        base, (context, prefill, front) = at[: len(knots)].tolist(), at[len(knots) :].tolist()
-        return cls(knots, tuple(base), context, prefill, front)
+        """From one row of numbers: the knots' factors, then context, prefill, front, and jitter
+        where there is one more."""
+        return cls(knots, tuple(at[: len(knots)].tolist()), *at[len(knots) :].tolist())
 
     def base_at(self, batch: Floats) -> Floats:
         """Log factor of the base at batches."""
@@ -64,9 +65,21 @@ def turned(step: StepModel, turns: Turns) -> StepModel:
             "prefill_s_per_token_context": step.prefill_s_per_token_context * prefill,
             "prefill_base_s": tuple(v * prefill for v in step.prefill_base_s),
             "front_s": step.front_s * front,
-            "front_samples_s": tuple(v * front for v in step.front_samples_s),
+            "front_samples_s": _widened(step.front_samples_s, turns.jitter, front),
         }
     )
+
+
+def _widened(samples: tuple[float, ...], jitter: float, front: float) -> tuple[float, ...]:
+    """Samples times `front`, `exp(jitter)` times as far from their mean, which stays."""
+    if not samples:
+        return ()
+    values = np.array(samples)
+    mean = float(values.mean())
+    wide = np.maximum(mean + (values - mean) * np.exp(jitter), 0.0)
+    if wide.mean() > 0:
+        wide *= mean / wide.mean()
+    return tuple((wide * front).tolist())
 
 
 def refined(step: StepModel, upto: int) -> StepModel:

@@ -18,11 +18,12 @@ import pyarrow as pa
 from sojourn.capacity.policies import Client
 from sojourn.capacity.records import EngineModel, Fleet, StepModel
 from sojourn.capacity.step_turning import table
+from sojourn.errors import UsageError
 from sojourn.interval import Provenance
 from sojourn.progress import silent
 from sojourn.records import Stage
 from sojourn.sim.checks import check
-from sojourn.sim.log import OK, Rows
+from sojourn.sim.log import CALLS, OK, Rows
 from sojourn.sim.lowered import Lowered, PoolPlan
 from sojourn.sim.lowering import lower
 from sojourn.sim.scenario import Scenario
@@ -36,6 +37,7 @@ Ints = npt.NDArray[np.int64]
 PLENTY: Final = 1_000_000
 """KV blocks where a run does not say how many there were: never short of them."""
 
+LONGEST_STEP_S: Final = 3600.0
 DRAWS: Final = 3
 """Draws of random arrivals whose figures are averaged: a run of 200 Poisson arrivals has a luck of
 its own, which is neither the measured run's nor the engine's."""
@@ -150,7 +152,11 @@ class FiniteRun:
         return found
 
     def _rows(self, lowered: Lowered, step: StepModel) -> Rows:
-        log = self._engine(priced(lowered, step), silent).calls
+        """The calls in order of sending; none where steps are so long that no run can hold them."""
+        try:
+            log = self._engine(priced(lowered, step), silent).calls
+        except UsageError:
+            return np.zeros(0, CALLS)
         return log[np.argsort(log["request"], kind="stable")]
 
     def _told(self, lowered: Lowered, step: StepModel) -> Told | None:
@@ -199,7 +205,7 @@ def priced(lowered: Lowered, step: StepModel) -> Lowered:
 
 
 def _ticks(seconds: Floats) -> Ints:
-    return np.maximum(ticks_of(seconds), 0)
+    return ticks_of(np.clip(seconds, 0.0, LONGEST_STEP_S))
 
 
 def _fleet(run: SweepRun) -> Fleet:

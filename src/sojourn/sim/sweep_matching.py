@@ -28,8 +28,10 @@ NOISE: Final = {"mean": 0.03, "p50": 0.03, "p90": 0.08, "p99": 0.2}
 whole times; `FIRST_TOKEN` times as far for times to first token."""
 FIRST_TOKEN: Final = 3.0
 RATE_NOISE: Final = 0.03
-PRIOR: Final = {"base": 0.3, "context": 0.4, "prefill": 0.4, "front": 1.0}
+PRIOR: Final = {"base": 0.3, "context": 0.4, "prefill": 0.4, "front": 1.0, "jitter": 1.0}
 """Standard deviation of the logarithm of a factor on a hardware model's costs."""
+OTHERS: Final = ("context", "prefill", "front", "jitter")
+"""What is turned beside the base, in the order of `Turns`; the last only where tails are told."""
 LOOSE: Final = 3.0
 """Times as far where no hardware is named and the start is a guess from the runs themselves."""
 SMOOTH: Final = 0.1
@@ -39,6 +41,8 @@ HUBER: Final = 2.0
 STEP: Final = 0.04
 ROUNDS: Final = 6
 SETTLED: Final = 0.005
+NOT_TOLD: Final = float(np.log(10.0))
+"""Residual of a figure that a replay does not give: no request of it ended."""
 MOST_RUNS: Final = 40
 FARTHEST: Final = 2.5
 """A logarithm of a factor beyond this is not searched."""
@@ -139,7 +143,9 @@ class _Search:
         self._replays, self._start = replays, start
         self.aims = [aim for place, run in enumerate(runs) for aim in _aims_of(place, run)]
         self.knots = knots_of(runs)
-        self._prior = _prior_rows(self.knots, 1.0 if named else LOOSE)
+        tails = any(aim.name in ("ttft_p90_s", "ttft_p99_s") for aim in self.aims)
+        self._others = OTHERS if tails else OTHERS[:-1]
+        self._prior = _prior_rows(self.knots, self._others, 1.0 if named else LOOSE)
         self._noise = np.array([aim.noise for aim in self.aims])
 
     def model(self, at: Floats) -> StepModel:
@@ -149,11 +155,14 @@ class _Search:
         """log(replayed / measured) of every aim."""
         step = self.model(at)
         told = [replay.figures(step) for replay in self._replays]
-        logs = [np.log(told[a.run][a.name]) - a.log if a.name in told[a.run] else 0.0 for a in self.aims]
+        logs = [
+            np.log(told[a.run][a.name]) - a.log if a.name in told[a.run] else NOT_TOLD
+            for a in self.aims
+        ]
         return np.asarray(logs, dtype=np.float64)
 
     def solve(self) -> Posterior:
-        at = np.zeros(len(self.knots) + 3)
+        at = np.zeros(len(self.knots) + len(self._others))
         error = self.residuals(at)
         slopes = self._slopes(at, error)
         fresh = True
@@ -225,16 +234,14 @@ class _Search:
         )
 
 
-def _prior_rows(knots: tuple[int, ...], loose: float) -> Floats:
+def _prior_rows(knots: tuple[int, ...], others: tuple[str, ...], loose: float) -> Floats:
     """Rows whose product with the factors is standard normal beforehand."""
     count = len(knots)
-    sizes = [PRIOR["base"]] * count + [PRIOR["context"], PRIOR["prefill"], PRIOR["front"]]
+    sizes = [PRIOR["base"]] * count + [PRIOR[name] for name in others]
     rows = [np.diag(1 / (loose * np.array(sizes)))]
     for place in range(count - 1):
         doublings = np.log2((1 + knots[place + 1]) / (1 + knots[place]))
-        row = np.zeros(count + 3)
+        row = np.zeros(len(sizes))
         row[place], row[place + 1] = -1.0, 1.0
         rows.append(row[None] / (loose * SMOOTH * np.sqrt(doublings)))
     return np.concatenate(rows)
-
-

@@ -18,6 +18,9 @@ CONTEXT_PART: Final = 0.2
 """Part of a loaded step that is taken for contexts before the fit."""
 FRONT_S: Final = 0.005
 """A front end's time where nothing tells it (HTTP, tokenizer, first answer)."""
+FRONT_SAMPLES: Final = 100
+FRONT_JITTER: Final = 0.2
+"""Part of a front end's time that is exponential at first, the rest is the same for all."""
 FRONT_PART: Final = 0.3
 """Part of the shortest time to first token seen that the front end may have been at first."""
 
@@ -87,7 +90,10 @@ def with_front(step: StepModel, runs: Sequence[SweepRun]) -> StepModel:
         if run.measured.get(name, 0.0) > 0
     ]
     front = min([FRONT_S, *(FRONT_PART * value for value in seen)])
-    return step.model_copy(update={"front_s": front, "front_samples_s": ()})
+    places = (np.arange(FRONT_SAMPLES) + 0.5) / FRONT_SAMPLES
+    spread = -np.log1p(-places)
+    samples = front * (1 - FRONT_JITTER + FRONT_JITTER * spread / spread.mean())
+    return step.model_copy(update={"front_s": front, "front_samples_s": tuple(samples.tolist())})
 
 
 def guess(runs: Sequence[SweepRun]) -> StepModel | Excuse:

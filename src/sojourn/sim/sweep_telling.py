@@ -19,6 +19,8 @@ from sojourn.trace.arrays import Floats
 CONFIDENCE: Final = 0.8
 LEAST_SCATTER: Final = 0.01
 """Runs of one setting differ by a per cent even where nothing differs."""
+FARTHEST: Final = 1.5
+"""A range is told up to this logarithm only; beyond it the fit says nothing."""
 DECODE: Final = ("itl_mean_s", "tpot_mean_s", "tpot_p50_s")
 WHOLE: Final = ("e2e_mean_s", "e2e_p50_s", "output_tokens_per_s")
 FIRST: Final = ("ttft_mean_s", "ttft_p50_s")
@@ -69,7 +71,7 @@ def told_model(
             "valid_batch": (low, high),
             "valid_context": (min(c for c, _ in contexts), max(c for _, c in contexts)),
             "valid_chunk": (min(c for c, _ in chunks), max(c for _, c in chunks)),
-            "spread": spread(found, decode),
+            "spread": spread(found, missed),
             "to_narrow": to_narrow(found, runs, (low, high)),
         }
     )
@@ -108,25 +110,36 @@ def batch_range(step: StepModel, replays: Sequence[FiniteRun]) -> tuple[int, int
     return max(1, round(float(low))), max(1, round(float(high)))
 
 
-def spread(found: Posterior, decode: Floats) -> StepSpread:
-    """80% ranges: the posterior's of each batch's factor, and the scatter of runs left out."""
+def spread(found: Posterior, missed: Floats) -> StepSpread:
+    """80% ranges. Within the batches seen the scatter of runs left out (which holds what the
+    factors are not known by); beyond, where it is more, the posterior of the factor."""
     from scipy.stats import t  # noqa: PLC0415  (half a second to load: only where asked)
 
-    model, knots = found.model, found.turns.knots
-    count = max(len(decode) - 1, 1)
-    # the median of a normal's absolute value is 0.6745 standard deviations
-    scatter = max(LEAST_SCATTER, float(np.median(np.abs(decode)) / 0.6745)) if len(decode) else 0.1
-    reach = float(t.ppf(0.5 + CONFIDENCE / 2, count))
-    rows = weights(knots, np.array(model.batches, dtype=np.float64))
+    knots = found.turns.knots
+    decode, first = (
+        _first_named(found.names, missed, kinds) for kinds in ((DECODE, WHOLE), (FIRST,))
+    )
+    rows = weights(knots, np.array(found.model.batches, dtype=np.float64))
     size = len(knots)
     own = np.einsum("ij,jk,ik->i", rows, found.covariance[:size, :size], rows)
-    decode_sd = np.sqrt(own + scatter**2)
-    prefill_sd = float(np.sqrt(found.covariance[size + 1, size + 1] + scatter**2))
+    prefill = found.covariance[size + 1, size + 1]
+    runs = len(np.unique(found.run))
+    reach = float(t.ppf(0.5 + CONFIDENCE / 2, max(runs - 1, 1)))
+
+    def ends(variance: float, scatter: float) -> tuple[float, float]:
+        log = min(reach * max(float(np.sqrt(variance)), scatter), FARTHEST)
+        return float(np.exp(-log)), float(np.exp(log))
+
     return StepSpread(
         confidence=CONFIDENCE,
-        decode=tuple((float(np.exp(-reach * sd)), float(np.exp(reach * sd))) for sd in decode_sd),
-        prefill=(float(np.exp(-reach * prefill_sd)), float(np.exp(reach * prefill_sd))),
+        decode=tuple(ends(float(value), scatter_of(decode)) for value in own),
+        prefill=ends(float(prefill), scatter_of(first)),
     )
+
+
+def scatter_of(missed: Floats) -> float:
+    """Standard deviation of errors, from the median of their size (0.6745 of it for a normal)."""
+    return max(LEAST_SCATTER, float(np.median(np.abs(missed))) / 0.6745) if len(missed) else 0.1
 
 
 def to_narrow(found: Posterior, runs: Sequence[SweepRun], batch: tuple[int, int]) -> str:
