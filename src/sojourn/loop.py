@@ -18,6 +18,8 @@ from sojourn.progress import Progress, silent
 if TYPE_CHECKING:
     from sojourn.attribution.records import Breakdown, Diagnosis
     from sojourn.capacity.records import CapacityModel, Fleet, StationModel
+    from sojourn.plan.capacity_answer import Asked
+    from sojourn.plan.capacity_records import CapacityAnswer
     from sojourn.plan.records import Holding, Plan
     from sojourn.plan.simulated import Result
     from sojourn.report.compose import Findings
@@ -144,6 +146,29 @@ def holding(
         return model
     stream = replay.replay(seen.tables, seed=seen.config.analysis.seed)
     return holdings.holding(stream, model.fleet, seen.config, progress=progress)
+
+
+def capacity_answer(
+    seen: Traffic,
+    model: CapacityModel | Excuse,
+    asked: Asked | None = None,
+    progress: Progress | None = None,
+) -> CapacityAnswer | Excuse:
+    """How much the fleet takes, for how long, and what moves it. An excuse of the capacity model
+    is passed on."""
+    from sojourn.plan import capacity_answer as answers  # noqa: PLC0415  (as above)
+    from sojourn.plan import usage  # noqa: PLC0415  (as above)
+    from sojourn.workload import replay  # noqa: PLC0415  (as above)
+
+    if isinstance(model, Excuse):
+        return model
+    subject = answers.Subject(
+        stream=replay.replay(seen.tables, seed=seen.config.analysis.seed),
+        profile=seen.profile,
+        config=seen.config,
+        busy=usage.usage(seen.tables, seen.config, model.fleet).engine_busy,
+    )
+    return answers.answer(model, subject, asked or answers.Asked(), progress or silent)
 
 
 def simulated(

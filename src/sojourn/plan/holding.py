@@ -169,6 +169,7 @@ def _found(runs: LoadRuns, brackets: list[Bracket], seeds: Sequence[int]) -> Hol
         points=tuple(runs.point(factor, runs.first) for factor in points),
         settled=settled,
         replications=len(seeds),
+        on_edge=tuple(sorted(runs.on_edge)),
         note=note or _near_misses(runs.standings(low, runs.first)),
     )
 

@@ -96,6 +96,9 @@ class Holding(Record):
         None, description="Whether the queue stays at the load held; None: not looked at."
     )
     replications: int = Field(1, description="Days like today, this one included.")
+    on_edge: tuple[str, ...] = Field(
+        (), description="Buckets that miss so often even alone that only surely more misses count."
+    )
     note: str = ""
 
 

@@ -26,7 +26,7 @@ from sojourn.sim.scenario import Scenario
 from sojourn.sim.simulate import simulate
 from sojourn.sim.stability import Trend
 from sojourn.sim.ticks import LONGEST_S
-from sojourn.workload.likeness import steady
+from sojourn.workload.likeness import faster, steady
 from sojourn.workload.stream import Stream
 
 REQUESTS: Final = 3_000
@@ -49,13 +49,16 @@ class RateRuns:
     on_edge: frozenset[str] = frozenset()
     requests: int = REQUESTS
     judged: dict[tuple[float, int], Judged] = field(default_factory=dict)
+    _paced: dict[int, Stream] = field(default_factory=dict)
 
     def at(self, rate_per_s: float, seed: int) -> Judged:
         """The run at a rate under a seed."""
         key = (rate_per_s, seed)
         if key not in self.judged:
             self.progress(f"simulating {rate_per_s:.3g} requests/s for ever", 0.9)
-            stream = steady(self.stream, rate_per_s, self.requests, seed)
+            if seed not in self._paced:
+                self._paced[seed] = steady(self.stream, 1.0, self.requests, seed)
+            stream = faster(self._paced[seed], rate_per_s)
             run = simulate(Scenario(stream, without_drift(self.fleet), seed))
             self.judged[key] = warmed_up(judge(run, self.config))
         return self.judged[key]
