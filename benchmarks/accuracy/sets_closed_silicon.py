@@ -6,17 +6,26 @@ a warm-up that is not counted; lengths drawn from 80% to 100% of the nominal (se
 here); no prefix cache; vLLM with `max-num-batched-tokens` 8192 and `max-num-seqs` equal to the
 clients on Hopper, 512 on Blackwell; TensorRT-LLM with 16,384 tokens a step (20,000 for gpt-oss)
 and an fp8 KV cache.
-The other rows say neither how many requests nor whether a figure is a mean; both are assumed.
+The other rows were launched by aiconfigurator's own generator (`src/aiconfigurator/generator`):
+fixed lengths, 2 requests a client to warm up, a token budget of batch + prompt + 1,500, and no cut
+prompts under TensorRT-LLM; SGLang mixes prompts with decodes from some version on (0.5.6 does by
+its figures, 0.5.1 not). Its bench has sent 10, later 50 requests a client: 10 fits these rows.
+Whether a figure is a mean is not said; InferenceX rows of H100 bear it out (TTFT within 5%).
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 import numpy as np
 
+from sojourn.capacity import catalogue
 from sojourn.config import Deployment
+from sojourn.errors import SojournError
 
 from .rows import Arrivals, Ints, Load, Loaded, Row
 from .sets_closed_reading import (
@@ -42,6 +51,15 @@ REPEATS_AGREE: Final = 1.25
 FALLS: Final = 0.7
 """A TPOT this far below that of fewer clients of the same server is not of the same run."""
 BLACKWELL: Final = ("B200", "B300", "GB200", "GB300")
+PEAK_SHARE: Final = 0.6
+"""Prompt FLOPs over the card's peak; what is above was not computed but found in a cache."""
+WAITS: Final = (0.7, 1.3)
+"""Requests that always wait, by Little's law, where one batch slot was missing."""
+FEW: Final = 32
+"""Clients up to which the initial burst does not hide that."""
+GENERATED_MIXED: Final = (0, 5, 6)
+"""SGLang from this version on ran with --enable-mixed-chunk where the generator launched it."""
+MIXED: Final = "python -m sglang.launch_server --model-path {} --tp {} --enable-mixed-chunk"
 Layout = tuple[int, int, int, bool]
 """TP, PP, attention DP, whether experts are spread."""
 
@@ -61,9 +79,15 @@ def silicon(folder: Path) -> Loaded:
         return [row]
 
     collect(records(folder / FILE, loaded), build, loaded)
-    loaded.rows, fallen = _rising(loaded.rows)
-    if fallen:
-        loaded.skip("TPOT under 70% of that with fewer clients of the same server", fallen)
+    for reason, bad in (
+        ("TPOT under 70% of that with fewer clients of the same server", _fallen(loaded.rows)),
+        ("prompts faster than the card computes: a prefix cache served them", _cached(loaded.rows)),
+    ):
+        kept = [row for row in loaded.rows if id(row) not in bad]
+        if len(kept) < len(loaded.rows):
+            loaded.skip(reason, len(loaded.rows) - len(kept))
+        loaded.rows = kept
+    loaded.rows = _one_slot_less(loaded.rows)
     return loaded
 
 
@@ -91,8 +115,9 @@ def _row(record: Record) -> Row:
         weight_dtype=dtype,
         kv_dtype=_kv_dtype(backend, gpu, dtype, inferencex=inferencex),
         max_num_seqs=_slots(record, backend, gpu, inferencex=inferencex),
-        max_num_batched_tokens=_budget(backend, model, inferencex=inferencex),
+        max_num_batched_tokens=_budget(record, backend, model, inferencex=inferencex),
         prefix_caching=False,
+        launch=_launch(record, backend, layout[0], inferencex=inferencex),
     )
     server = (model, gpu, backend, version, dtype, *layout, replicas, inferencex)
     return Row(
@@ -193,31 +218,44 @@ def _kv_dtype(backend: str, gpu: str, dtype: str, *, inferencex: bool) -> str:
 
 
 def _slots(record: Record, backend: str, gpu: str, *, inferencex: bool) -> int:
-    """Batch slots of the deployment's engine.
-
-    TensorRT-LLM 1.0 with a batch limit of B runs B - 1: in the rows of c = 8, 16, 32 clients and
-    that limit one request always waits (mean TTFT grows by 1/c of a whole request's time), as the
-    padding of its CUDA graphs holds a slot.
-    """
+    """Batch slots of one rank."""
     batch = int(record.number("batch_size") or record.count("concurrency"))
     if inferencex:
         return max(512, batch) if gpu.startswith(BLACKWELL) else batch
-    if backend == "trtllm":
-        return max(1, batch - 1)
-    return max(256, batch)
+    return batch if backend == "trtllm" else max(256, batch)
 
 
-def _budget(backend: str, model: str, *, inferencex: bool) -> int:
-    if backend == "trtllm" and inferencex:
-        return 20_000 if "gpt-oss" in model else 16_384
-    return 8192
+def _budget(record: Record, backend: str, model: str, *, inferencex: bool) -> int:
+    """Tokens of a step. Whole prompts only (TensorRT-LLM, generated): as many as fit, and a token
+    for each decode."""
+    if inferencex:
+        return (20_000 if "gpt-oss" in model else 16_384) if backend == "trtllm" else 8192
+    if backend == "sglang":
+        return 8192
+    isl, batch = record.count("isl"), record.count("concurrency")
+    whole = (isl + 1500) // isl * isl
+    return batch + (whole if backend == "trtllm" else isl + 1500)
 
 
-def _rising(rows: list[Row]) -> tuple[list[Row], int]:
-    """Rows whose TPOT is no fault of the file, and how many were."""
+def _launch(record: Record, backend: str, tp: int, *, inferencex: bool) -> str | None:
+    """The one flag of a launch that has no key of its own."""
+    version = tuple(int(n) for n in re.findall(r"\d+", record.text("backend_version"))[:3])
+    if backend != "sglang" or inferencex or version < GENERATED_MIXED:
+        return None
+    return MIXED.format(record.text("model_path"), tp)
+
+
+def _lengths(row: Row) -> tuple[int, int]:
+    return int(row.load.inputs.max()), int(row.load.outputs.max())
+
+
+def _fallen(rows: list[Row]) -> set[int]:
+    """Rows whose TPOT is a fault of the file; versions of an engine count as one server."""
     found: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        key = (row.server, int(row.load.inputs.max()), int(row.load.outputs.max()))
+        told = row.deployment
+        name = told.engine.split(" ")[0]
+        key = (row.group, name, told.tensor_parallel, told.data_parallel, *_lengths(row))
         found.setdefault(key, []).append(row)
     bad: set[int] = set()
     for group in found.values():
@@ -227,4 +265,64 @@ def _rising(rows: list[Row]) -> tuple[list[Row], int]:
             if 0 < tpot < FALLS * most:
                 bad.add(id(row))
             most = max(most, tpot)
-    return [row for row in rows if id(row) not in bad], len(bad)
+    return bad
+
+
+def prompt_share(row: Row) -> float | None:
+    """FLOPs of the row's prompts over the peak of its cards: 2 x active parameters x prompt tokens
+    per second, by Little's law. None where the catalogue has not the model or the card."""
+    tpot, ttft = row.measured.get("tpot_mean_s"), row.measured.get("ttft_mean_s")
+    if tpot is None or ttft is None:
+        return None
+    try:
+        model, gpu = catalogue.model(row.model), catalogue.gpu(row.gpu)
+    except SojournError:
+        return None
+    told = row.deployment
+    whole = ttft + tpot * (float(row.load.outputs.mean()) - 1)
+    tokens = (row.load.concurrency or 1) / whole * float(row.load.inputs.mean())
+    cards = told.tensor_parallel * told.pipeline_parallel * told.data_parallel * told.replicas
+    return 2 * model.active_block_parameters * tokens / (cards * gpu.flops(told.weight_dtype))
+
+
+def _cached(rows: list[Row]) -> set[int]:
+    """Rows of every server of which one row's prompts cannot have been computed."""
+    servers = {row.server for row in rows if (prompt_share(row) or 0.0) > PEAK_SHARE}
+    names = {(row.group, row.deployment.engine) for row in rows if row.server in servers}
+    return {id(row) for row in rows if (row.group, row.deployment.engine) in names}
+
+
+def _one_slot_less(rows: list[Row]) -> list[Row]:
+    """Slots less one where the rows of a server show that one request always waits.
+
+    With longer outputs the mean TTFT then grows by 1/c of the whole time that a request runs
+    (Little's law: c x that share is the requests that wait). In the 16-bit rows of TensorRT-LLM
+    1.0 the share is 0.8 to 1.2 for c = 8 to 32, in the fp8 rows 0.0: a slot went to the padding of
+    its CUDA graphs or to a request that had ended.
+    """
+    alike: dict[tuple[str, int, int], list[Row]] = {}
+    for row in rows:
+        batch = row.deployment.max_num_seqs
+        told = {"ttft_mean_s", "tpot_mean_s"} <= set(row.measured)
+        if told and batch == row.load.concurrency and batch <= FEW:
+            alike.setdefault((row.server, batch, _lengths(row)[0]), []).append(row)
+    waits: dict[str, list[float]] = {}
+    for (server, batch, _), group in alike.items():
+        short, long = min(group, key=_decode_s), max(group, key=_decode_s)
+        gap = _decode_s(long) - _decode_s(short)
+        if gap > 0:
+            grown = long.measured["ttft_mean_s"] - short.measured["ttft_mean_s"]
+            waits.setdefault(server, []).append(batch * grown / gap)
+    short_of = {s for s, shares in waits.items() if WAITS[0] < median(shares) < WAITS[1]}
+    return [_with_a_slot_less(row) if row.server in short_of else row for row in rows]
+
+
+def _decode_s(row: Row) -> float:
+    return row.measured["tpot_mean_s"] * (_lengths(row)[1] - 1)
+
+
+def _with_a_slot_less(row: Row) -> Row:
+    slots = max(1, row.deployment.max_num_seqs - 1)
+    told = row.deployment.model_copy(update={"max_num_seqs": slots})
+    note = "one request always waits in this server's rows: a batch slot less"
+    return replace(row, deployment=told, notes=(*row.notes, note))
