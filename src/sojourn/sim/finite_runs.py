@@ -7,17 +7,16 @@ summaries costs a millisecond a simulation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from sojourn.capacity.policies import Client
 from sojourn.capacity.records import EngineModel, Fleet, StepModel
 from sojourn.capacity.step_turning import table
+from sojourn.capacity.sweep_runs import Arrivals, Ints, SweepRun
 from sojourn.errors import UsageError
 from sojourn.interval import Provenance
 from sojourn.progress import silent
@@ -33,7 +32,6 @@ from sojourn.trace.arrays import Floats
 from sojourn.workload.profile_records import StepKind
 from sojourn.workload.stream import STREAM_REQUESTS, STREAM_STEPS, Stream
 
-Ints = npt.NDArray[np.int64]
 PLENTY: Final = 1_000_000
 """KV blocks where a run does not say how many there were: never short of them."""
 
@@ -41,47 +39,6 @@ LONGEST_STEP_S: Final = 3600.0
 DRAWS: Final = 3
 """Draws of random arrivals whose figures are averaged: a run of 200 Poisson arrivals has a luck of
 its own, which is neither the measured run's nor the engine's."""
-
-
-class Arrivals(StrEnum):
-    """How a run's requests came."""
-
-    CLOSED = "closed"
-    POISSON = "poisson"
-    CONSTANT = "constant"
-    BURST = "burst"
-    STATIC = "static"
-    RECORDED = "recorded"
-
-
-@dataclass(frozen=True)
-class SweepRun:
-    """One run of a benchmark on one deployment, and what its summary said.
-
-    `inputs`, `outputs`, `cached`: tokens of each request in order of sending. `concurrency`:
-    clients of a closed loop; in an open loop the most in flight. `measured`: figures by name
-    (`FIGURES`), seconds, and per second of the whole deployment. `skip`: first requests that do
-    not count. `replicas`: equal engines behind the endpoint (data-parallel ranks count).
-    """
-
-    arrivals: str
-    inputs: Ints
-    outputs: Ints
-    measured: dict[str, float]
-    cached: Ints | None = None
-    rate_per_s: float | None = None
-    concurrency: int | None = None
-    times_s: Floats | None = None
-    skip: int = 0
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 8192
-    block_size: int = 16
-    kv_blocks: int | None = None
-    replicas: int = 1
-    label: str = field(default="", compare=False)
-
-    def __len__(self) -> int:
-        return len(self.inputs)
 
 
 @dataclass(frozen=True)
@@ -255,12 +212,12 @@ def _stream(run: SweepRun, seed: int) -> Stream:
         pa.array(run.outputs, pa.int64()),
         zeros,
     ]
-    return Stream(
-        pa.table(requests, schema=STREAM_REQUESTS), pa.table(steps, schema=STREAM_STEPS)
-    )
+    return Stream(pa.table(requests, schema=STREAM_REQUESTS), pa.table(steps, schema=STREAM_STEPS))
 
 
 def _arrivals(run: SweepRun, seed: int) -> Floats:
+    """Seconds. Gaps of random arrivals have their mean exactly: whether a draw came in faster or
+    slower than it was told to is luck that the measured run had otherwise."""
     count = len(run)
     if run.arrivals == Arrivals.RECORDED and run.times_s is not None:
         return np.asarray(run.times_s - run.times_s.min(), dtype=np.float64)
@@ -269,4 +226,5 @@ def _arrivals(run: SweepRun, seed: int) -> Floats:
     if run.arrivals == Arrivals.CONSTANT:
         return np.arange(count) / run.rate_per_s
     gaps = np.random.default_rng([seed, count]).exponential(1 / run.rate_per_s, count)
+    gaps *= 1 / (run.rate_per_s * gaps.mean())
     return np.concatenate([[0.0], np.cumsum(gaps)[:-1]])

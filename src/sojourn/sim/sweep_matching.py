@@ -15,9 +15,10 @@ import numpy as np
 
 from sojourn.capacity.records import StepModel
 from sojourn.capacity.step_turning import Turns, refined, turned
+from sojourn.capacity.sweep_runs import SweepRun
 from sojourn.errors import UsageError
 from sojourn.interval import Excuse
-from sojourn.sim.finite_runs import FiniteRun, SweepRun
+from sojourn.sim.finite_runs import FiniteRun
 from sojourn.sim.simulate import DEFAULT
 from sojourn.sim.sweep_start import guess, knots_of, with_front
 from sojourn.sim.sweep_telling import Posterior, told_model
@@ -28,22 +29,38 @@ NOISE: Final = {"mean": 0.03, "p50": 0.03, "p90": 0.08, "p99": 0.2}
 whole times; `FIRST_TOKEN` times as far for times to first token."""
 FIRST_TOKEN: Final = 3.0
 RATE_NOISE: Final = 0.03
-PRIOR: Final = {"base": 0.3, "context": 0.4, "prefill": 0.4, "front": 1.0, "jitter": 1.0}
+PRIOR: Final = {
+    "fixed": 0.3,
+    "rise": 0.5,
+    "context": 0.4,
+    "prefill": 0.4,
+    "front": 1.0,
+    "jitter": 1.0,
+}
 """Standard deviation of the logarithm of a factor on a hardware model's costs."""
 OTHERS: Final = ("context", "prefill", "front", "jitter")
 """What is turned beside the base, in the order of `Turns`; the last only where tails are told."""
 LOOSE: Final = 3.0
 """Times as far where no hardware is named and the start is a guess from the runs themselves."""
-SMOOTH: Final = 0.1
-"""Standard deviation of the base's log factor between knots, per doubling of the batch."""
+SMOOTH: Final = 0.3
+"""Standard deviation of the difference between a segment's log factor and the one before."""
 HUBER: Final = 2.0
 """Residuals beyond so many standard deviations count linearly: a run that went wrong."""
 STEP: Final = 0.04
-ROUNDS: Final = 6
-SETTLED: Final = 0.005
+ROUNDS: Final = 20
+SETTLED: Final = 0.2
+NEARLY: Final = 0.005
+"""A cost (squares of residuals over their noise) lowered by less than this, or than this part of
+itself, is as low as it gets."""
+DAMPING: Final = (1e-3, 10.0, 1.0)
+"""Levenberg's damping: at first, times what after a move that failed, at most."""
+GOOD: Final = 0.5
+"""A move that lowers the cost by less than this part of what was promised asks for new
+derivatives."""
 NOT_TOLD: Final = float(np.log(10.0))
 """Residual of a figure that a replay does not give: no request of it ended."""
 MOST_RUNS: Final = 40
+LONGEST_MOVE: Final = 1.0
 FARTHEST: Final = 2.5
 """A logarithm of a factor beyond this is not searched."""
 
@@ -95,7 +112,7 @@ def fit_sweep(
     if isinstance(first, Excuse):
         return first
     top = max(run.max_num_seqs for run in usable)
-    first = with_front(refined(first, top), usable)
+    first = with_front(refined(first, knots_of(usable), top), usable)
     search = _Search(replays, usable, first, named=named)
     found = search.solve()
     return told_model(found, usable, replays)
@@ -105,7 +122,9 @@ def _thinned(runs: list[SweepRun]) -> list[SweepRun]:
     """At most `MOST_RUNS`, spread over loads."""
     if len(runs) <= MOST_RUNS:
         return runs
-    order = sorted(range(len(runs)), key=lambda i: (runs[i].concurrency or 0, runs[i].rate_per_s or 0))
+    order = sorted(
+        range(len(runs)), key=lambda i: (runs[i].concurrency or 0, runs[i].rate_per_s or 0)
+    )
     chosen = sorted(order[int(k)] for k in np.linspace(0, len(runs) - 1, MOST_RUNS))
     return [runs[i] for i in chosen]
 
@@ -162,26 +181,27 @@ class _Search:
         return np.asarray(logs, dtype=np.float64)
 
     def solve(self) -> Posterior:
-        at = np.zeros(len(self.knots) + len(self._others))
+        """Gauss-Newton with Levenberg's damping; derivatives by Broyden while they serve."""
+        at = np.zeros(1 + len(self.knots) + len(self._others))
         error = self.residuals(at)
-        slopes = self._slopes(at, error)
-        fresh = True
+        slopes, fresh, damping = self._slopes(at, error), True, DAMPING[0]
+        cost = self.cost(at, error)
         for _ in range(ROUNDS):
-            move = self._move(at, error, slopes)
-            new, there = self._line(at, error, move)
-            if new is None:
-                if fresh:
-                    break
-                slopes, fresh = self._slopes(at, error), True
-                continue
-            step = new - at
-            slopes = slopes + np.outer(there - error - slopes @ step, step) / (step @ step)
-            fresh = False
-            at, error = new, there
-            if np.abs(step).max() < SETTLED:
+            move, promised = self._move(at, error, slopes, damping)
+            there = self.residuals(at + move)
+            gain = cost - self.cost(at + move, there)
+            little = gain < max(SETTLED, NEARLY * cost)
+            if little and fresh and (gain > 0 or damping > DAMPING[2]):
                 break
-        slopes = self._slopes(at, error)
-        return self._posterior(at, error, slopes)
+            if gain > 0:
+                rise = (there - error - slopes @ move) / (move @ move)
+                slopes, fresh = slopes + np.outer(rise, move), False
+                at, error, cost, damping = at + move, there, cost - gain, damping / DAMPING[1]
+            elif fresh:
+                damping *= DAMPING[1]
+            if not fresh and (little or gain < GOOD * promised):
+                slopes, fresh = self._slopes(at, error), True
+        return self._posterior(at, error, slopes if fresh else self._slopes(at, error))
 
     def _slopes(self, at: Floats, error: Floats) -> Floats:
         columns = []
@@ -193,7 +213,8 @@ class _Search:
 
     def _weights(self, error: Floats) -> Floats:
         size = np.abs(error) / self._noise
-        return np.sqrt(np.minimum(1.0, HUBER / np.maximum(size, HUBER))) / self._noise
+        less = np.sqrt(np.minimum(1.0, HUBER / np.maximum(size, HUBER)))
+        return np.asarray(less / self._noise, dtype=np.float64)
 
     def cost(self, at: Floats, error: Floats) -> float:
         """Huber's loss of the residuals and the prior's."""
@@ -201,31 +222,29 @@ class _Search:
         loss = np.where(size <= HUBER, size**2, HUBER * (2 * size - HUBER))
         return float(loss.sum() + ((self._prior @ at) ** 2).sum())
 
-    def _move(self, at: Floats, error: Floats, slopes: Floats) -> Floats:
+    def _move(
+        self, at: Floats, error: Floats, slopes: Floats, damping: float
+    ) -> tuple[Floats, float]:
+        """The damped move, and by how much it should lower the cost."""
         weight = self._weights(error)
         rows = np.vstack([slopes * weight[:, None], self._prior])
-        target = -np.concatenate([error * weight, self._prior @ at])
-        found: Floats = np.linalg.lstsq(rows, target, rcond=None)[0]
-        return np.clip(at + found, -FARTHEST, FARTHEST) - at
-
-    def _line(self, at: Floats, error: Floats, move: Floats) -> tuple[Floats | None, Floats]:
-        """The longest part of the move (1, 1/2, 1/4) that lowers the cost."""
-        before = self.cost(at, error)
-        for part in (1.0, 0.5, 0.25):
-            new = at + part * move
-            there = self.residuals(new)
-            if self.cost(new, there) < before:
-                return new, there
-        return None, error
+        left = np.concatenate([error * weight, self._prior @ at])
+        normal = rows.T @ rows
+        damped = normal + damping * np.diag(np.diag(normal))
+        found = np.linalg.solve(damped, -rows.T @ left)
+        move = np.clip(at + found, -FARTHEST, FARTHEST) - at
+        move *= min(1.0, LONGEST_MOVE / max(float(np.abs(move).max()), 1e-12))
+        return move, float((left**2).sum() - ((left + rows @ move) ** 2).sum())
 
     def _posterior(self, at: Floats, error: Floats, slopes: Floats) -> Posterior:
         weight = self._weights(error)
         rows = slopes * weight[:, None]
+        normal = rows.T @ rows + self._prior.T @ self._prior
         return Posterior(
             model=self.model(at),
             start=self._start,
             turns=Turns.of(self.knots, at),
-            covariance=np.linalg.inv(rows.T @ rows + self._prior.T @ self._prior),
+            covariance=np.asarray(np.linalg.inv(normal), dtype=np.float64),
             run=np.array([aim.run for aim in self.aims]),
             names=tuple(aim.name for aim in self.aims),
             error=error,
@@ -236,12 +255,10 @@ class _Search:
 
 def _prior_rows(knots: tuple[int, ...], others: tuple[str, ...], loose: float) -> Floats:
     """Rows whose product with the factors is standard normal beforehand."""
-    count = len(knots)
-    sizes = [PRIOR["base"]] * count + [PRIOR[name] for name in others]
-    rows = [np.diag(1 / (loose * np.array(sizes)))]
-    for place in range(count - 1):
-        doublings = np.log2((1 + knots[place + 1]) / (1 + knots[place]))
-        row = np.zeros(len(sizes))
-        row[place], row[place + 1] = -1.0, 1.0
-        rows.append(row[None] / (loose * SMOOTH * np.sqrt(doublings)))
+    names = ["fixed", *["rise"] * len(knots), *others]
+    rows = [np.diag([1 / (loose * PRIOR[name]) for name in names])]
+    for place in range(1, len(knots)):
+        row = np.zeros((1, len(names)))
+        row[0, place], row[0, place + 1] = -1.0, 1.0
+        rows.append(row / (loose * SMOOTH))
     return np.concatenate(rows)

@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from sojourn.capacity.records import StepModel
+from sojourn.capacity.sweep_runs import Arrivals, SweepRun
 from sojourn.interval import Excuse, Provenance
-from sojourn.sim.finite_runs import Arrivals, SweepRun
 
 APART: Final = 3.0
 """Knots of the base lie at least a factor apart: what differs less is one state of the engine."""
@@ -65,7 +65,13 @@ def whole_s(run: SweepRun) -> float | None:
 
 
 def knots_of(runs: Sequence[SweepRun]) -> tuple[int, ...]:
-    """Batches at which the base's factor is free: those met, `APART` from each other."""
+    """Where segments of the batch begin, each with a factor of its own: 0, and the batches met
+    between the least and the most."""
+    return (0, *met_of(runs)[1:-1])
+
+
+def met_of(runs: Sequence[SweepRun]) -> tuple[int, ...]:
+    """Batches met, `APART` from each other."""
     met = sorted({round(batch_of(run)) for run in runs})
     kept = [met[0]]
     for batch in met[1:]:
@@ -111,7 +117,7 @@ def guess(runs: Sequence[SweepRun]) -> StepModel | Excuse:
         )
     batch, gap, context = (np.array(column) for column in zip(*seen, strict=True))
     slope = CONTEXT_PART * float(np.median(gap[-1:] / (batch[-1:] * context[-1:])))
-    knots = knots_of(runs)
+    knots = met_of(runs)
     base = np.interp(knots, batch, gap * (1 - CONTEXT_PART * batch / batch[-1]))
     base = np.maximum.accumulate(base)
     places = (0, *knots)

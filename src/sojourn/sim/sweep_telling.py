@@ -11,14 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from sojourn.capacity.records import StepModel, StepSpread
-from sojourn.capacity.step_turning import Turns, weights
+from sojourn.capacity.step_turning import Turns, parts
+from sojourn.capacity.sweep_runs import SweepRun
 from sojourn.interval import Provenance
-from sojourn.sim.finite_runs import FiniteRun, SweepRun
+from sojourn.sim.finite_runs import FiniteRun
 from sojourn.trace.arrays import Floats
 
 CONFIDENCE: Final = 0.8
-LEAST_SCATTER: Final = 0.01
-"""Runs of one setting differ by a per cent even where nothing differs."""
+USUAL_GAP: Final = 0.03
+USUAL_FIRST: Final = 0.09
+USUAL: Final = 4.0
+"""How far a run's gaps and times to first token lie from a model that is right, and how many runs
+that counts for."""
 FARTHEST: Final = 1.5
 """A range is told up to this logarithm only; beyond it the fit says nothing."""
 DECODE: Final = ("itl_mean_s", "tpot_mean_s", "tpot_p50_s")
@@ -50,7 +54,25 @@ class Posterior:
             own = self.run == run
             block = np.eye(int(own.sum())) - hat[np.ix_(own, own)]
             found[own] = np.linalg.solve(block + 1e-9 * np.eye(len(block)), scaled[own])
-        return np.asarray(found / self.weight, dtype=np.float64)
+        return np.asarray(np.clip(found / self.weight, -FARTHEST, FARTHEST), dtype=np.float64)
+
+    def scatter(self, kinds: tuple[tuple[str, ...], ...], usual: float) -> tuple[float, float]:
+        """Standard deviation of the logarithm of one run's figures (of the first of `kinds` there
+        is) around what the model says, and its degrees of freedom. The figures of a run go
+        together, so a run counts once; `usual` counts as `USUAL` runs (inverse gamma prior)."""
+        chosen = np.zeros(len(self.names), dtype=bool)
+        for kind in kinds:
+            if not chosen.any():
+                chosen = np.array([name in kind for name in self.names])
+        runs, places = np.unique(self.run[chosen], return_inverse=True)
+        if not len(runs):
+            return usual, USUAL
+        means = np.bincount(places, self.error[chosen]) / np.bincount(places)
+        rows = self.weighted[chosen]
+        used = np.einsum("ij,jk,ik->", rows, self.covariance, rows) * len(runs) / len(rows)
+        free = max(len(runs) - float(used), 0.0)
+        squares = float((np.clip(means, -FARTHEST, FARTHEST) ** 2).sum())
+        return float(np.sqrt((USUAL * usual**2 + squares) / (USUAL + free))), USUAL + free
 
 
 def told_model(
@@ -61,6 +83,7 @@ def told_model(
     decode = _first_named(found.names, missed, (DECODE, WHOLE))
     error = float(np.median(np.abs(np.expm1(decode)))) if len(decode) else None
     low, high = batch_range(found.model, replays)
+    middle = [float(np.mean(run.inputs) + np.mean(run.outputs) / 2) for run in runs]
     contexts = [(int(run.inputs.min()), int((run.inputs + run.outputs).max())) for run in runs]
     chunks = [_chunk(run) for run in runs]
     return found.model.model_copy(
@@ -71,7 +94,7 @@ def told_model(
             "valid_batch": (low, high),
             "valid_context": (min(c for c, _ in contexts), max(c for _, c in contexts)),
             "valid_chunk": (min(c for c, _ in chunks), max(c for _, c in chunks)),
-            "spread": spread(found, missed),
+            "spread": spread(found, float(np.mean(middle))),
             "to_narrow": to_narrow(found, runs, (low, high)),
         }
     )
@@ -110,41 +133,37 @@ def batch_range(step: StepModel, replays: Sequence[FiniteRun]) -> tuple[int, int
     return max(1, round(float(low))), max(1, round(float(high)))
 
 
-def spread(found: Posterior, missed: Floats) -> StepSpread:
-    """80% ranges. Within the batches seen the scatter of runs left out (which holds what the
-    factors are not known by); beyond, where it is more, the posterior of the factor."""
+def spread(found: Posterior, context: float) -> StepSpread:
+    """80% ranges of a run's step times: the scatter of runs around the model, and how well the
+    factors are known together at each batch with sequences of `context` tokens, both by the
+    scatter that was seen."""
     from scipy.stats import t  # noqa: PLC0415  (half a second to load: only where asked)
 
-    knots = found.turns.knots
-    decode, first = (
-        _first_named(found.names, missed, kinds) for kinds in ((DECODE, WHOLE), (FIRST,))
-    )
-    rows = weights(knots, np.array(found.model.batches, dtype=np.float64))
-    size = len(knots)
+    batches = np.array(found.model.batches, dtype=np.float64)
+    contexts = batches * context * np.array(found.model.slope_s_per_token)
+    rows = np.column_stack([parts(found.model, found.turns.knots, batches), contexts])
+    rows /= rows.sum(axis=1, keepdims=True)
+    size = rows.shape[1]
     own = np.einsum("ij,jk,ik->i", rows, found.covariance[:size, :size], rows)
-    prefill = found.covariance[size + 1, size + 1]
-    runs = len(np.unique(found.run))
-    reach = float(t.ppf(0.5 + CONFIDENCE / 2, max(runs - 1, 1)))
 
-    def ends(variance: float, scatter: float) -> tuple[float, float]:
-        log = min(reach * max(float(np.sqrt(variance)), scatter), FARTHEST)
+    def ends(
+        variance: float, kinds: tuple[tuple[str, ...], ...], usual: float
+    ) -> tuple[float, float]:
+        scatter, free = found.scatter(kinds, usual)
+        reach = float(t.ppf(0.5 + CONFIDENCE / 2, free))
+        log = min(reach * scatter * float(np.sqrt(1 + variance / usual**2)), FARTHEST)
         return float(np.exp(-log)), float(np.exp(log))
 
     return StepSpread(
         confidence=CONFIDENCE,
-        decode=tuple(ends(float(value), scatter_of(decode)) for value in own),
-        prefill=ends(float(prefill), scatter_of(first)),
+        decode=tuple(ends(float(value), (DECODE, WHOLE), USUAL_GAP) for value in own),
+        prefill=ends(float(found.covariance[size, size]), (FIRST, WHOLE), USUAL_FIRST),
     )
-
-
-def scatter_of(missed: Floats) -> float:
-    """Standard deviation of errors, from the median of their size (0.6745 of it for a normal)."""
-    return max(LEAST_SCATTER, float(np.median(np.abs(missed))) / 0.6745) if len(missed) else 0.1
 
 
 def to_narrow(found: Posterior, runs: Sequence[SweepRun], batch: tuple[int, int]) -> str:
     """What to record, cheapest first."""
-    said = []
+    said: list[str] = []
     names = {name for run in runs for name in run.measured}
     if not names & set(FIRST):
         said.append("keep mean TTFT of each run: nothing tells what prompts cost")
@@ -169,10 +188,11 @@ def to_narrow(found: Posterior, runs: Sequence[SweepRun], batch: tuple[int, int]
 
 def _source(found: Posterior, runs: Sequence[SweepRun], error: float | None) -> str:
     turns = found.turns
-    factors = ", ".join(
-        f"x{np.exp(value):.2f} at batch {knot}"
-        for knot, value in zip(turns.knots, turns.base, strict=True)
+    rises = ", ".join(
+        f"x{np.exp(value):.2f} from batch {knot}"
+        for knot, value in zip(turns.knots, turns.rises, strict=True)
     )
+    factors = f"x{np.exp(turns.fixed):.2f} without decodes, what each adds {rises}"
     others = (
         f"contexts x{np.exp(turns.context):.2f}, prompts x{np.exp(turns.prefill):.2f},"
         f" front end {found.model.front_s * 1e3:.1f} ms"
@@ -180,5 +200,5 @@ def _source(found: Posterior, runs: Sequence[SweepRun], error: float | None) -> 
     tested = "" if error is None else f"; runs left out missed by {error:.1%}"
     return (
         f"fitted to the summaries of {len(runs)} benchmark runs by replaying them; departs from"
-        f" {found.start.source}: steps {factors}, {others}{tested}"
+        f" {found.start.source}: steps {factors}; {others}{tested}"
     )
