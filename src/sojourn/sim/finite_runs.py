@@ -255,9 +255,7 @@ def _stream(run: SweepRun, seed: int) -> Stream:
         pa.array(run.outputs, pa.int64()),
         zeros,
     ]
-    return Stream(
-        pa.table(requests, schema=STREAM_REQUESTS), pa.table(steps, schema=STREAM_STEPS)
-    )
+    return Stream(pa.table(requests, schema=STREAM_REQUESTS), pa.table(steps, schema=STREAM_STEPS))
 
 
 def _arrivals(run: SweepRun, seed: int) -> Floats:

@@ -105,7 +105,9 @@ def _thinned(runs: list[SweepRun]) -> list[SweepRun]:
     """At most `MOST_RUNS`, spread over loads."""
     if len(runs) <= MOST_RUNS:
         return runs
-    order = sorted(range(len(runs)), key=lambda i: (runs[i].concurrency or 0, runs[i].rate_per_s or 0))
+    order = sorted(
+        range(len(runs)), key=lambda i: (runs[i].concurrency or 0, runs[i].rate_per_s or 0)
+    )
     chosen = sorted(order[int(k)] for k in np.linspace(0, len(runs) - 1, MOST_RUNS))
     return [runs[i] for i in chosen]
 
