@@ -241,7 +241,8 @@ def _blocks(s: Setting) -> Iterator[Finding]:
 
 def _speculation(s: Setting) -> Iterator[Finding]:
     launch = s.launch
-    if launch is None or not (launch.flag("speculative") or launch.flag("draft_model")):
+    names = ("speculative", "speculative_method", "draft_model")
+    if launch is None or not any(launch.flag(name) for name in names):
         return
     drafts = launch.number("draft_tokens")
     if s.engine == "vllm" and not drafts:

@@ -106,6 +106,7 @@ def _layout(launch: Launch) -> dict[str, Said]:
         flag = launch.flag(name)
         if flag is None:
             continue
-        on = flag.value not in (False, 1, "none")
+        value = flag.value
+        on = value if isinstance(value, bool) else value not in (1, "none")
         found["expert_parallel"] = Said(on, f"launch: {flag.spelled} ({flag.where})")
     return found
