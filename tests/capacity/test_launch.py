@@ -491,3 +491,43 @@ def test_every_table_names_kinds_that_are_read():
     kinds = {"count", "share", "gb", "word", "json", "on", "off", "truth"}
     for table in (VLLM, SGLANG, TRTLLM):
         assert {kind for _, kind in table.values()} <= kinds
+
+
+def test_scripts_with_arrays_and_unquoted_options():
+    text = """set -e
+TP=${TP:-8}
+OPTS="--cuda-graph-max-bs 128 --page-size 64"
+ARGS=(
+    --tp-size $TP        # as many as there are
+    --model-path "/models/a b"
+)
+if [ "$X" = 1 ]; then ARGS+=(--disable-radix-cache); fi
+python3 -m sglang.launch_server "${ARGS[@]}" $OPTS 2>&1 | tee log.txt
+"""
+    assert values(text) == {
+        "tensor_parallel": 8,
+        "model": "/models/a b",
+        "prefix_caching": False,
+        "cuda_graph_max_bs": 128,
+        "block_size": 64,
+    }
+    assert read_launch(text).unknown == ()
+
+
+def test_here_documents_are_no_commands():
+    script = f"""cat <<'EOF' > pod.yaml
+{MANIFEST}
+# it's written, not run
+EOF
+kubectl apply -f pod.yaml
+"""
+    assert read_launch(script).name == "Deployment/llama"
+    after = "cat <<EOF\nit's text\nEOF\nvllm serve m/x --max-num-seqs 3\n"
+    assert values(after)["max_num_seqs"] == 3
+
+
+def test_accelerators_of_a_container():
+    image = "lmsysorg/sglang python3 -m sglang.launch_server --model-path m --tp 16"
+    assert read_launch(f"docker run --gpus '\"device=0,1,2\"' {image}").gpus == 3
+    assert read_launch(f"docker run --gpus 8 {image} --nnodes 2 --node-rank 0").gpus == 16
+    assert read_launch(f"docker run --gpus all {image}").gpus is None

@@ -319,7 +319,7 @@ def _placed(launch: Launch, container: dict[Any, Any], place: _Place, image: str
         reading.mapped(name, size, "parallelism")
     if launch.model is None and place.model:
         reading.take("--model", place.model, "model.uri")
-    gpus = _gpus(container)
+    gpus, nodes = _gpus(container), int(launch.number("nodes") or 1)
     deploy = container.get("deploy")
     composed = _count(deploy.get("replicas")) if isinstance(deploy, dict) else None
     return launch.model_copy(
@@ -327,7 +327,7 @@ def _placed(launch: Launch, container: dict[Any, Any], place: _Place, image: str
             "name": place.name or str(container.get("name") or image or launch.engine),
             "image": image,
             "version": image_version(image),
-            "gpus": None if gpus is None else gpus * place.pods,
+            "gpus": None if gpus is None else gpus * max(place.pods, nodes),
             "replicas": composed or place.replicas,
             "accelerator": _product(container) or place.product,
             "flags": (*reading.flags, *launch.flags),
