@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from sojourn.capacity import calibration, retries, stations
-from sojourn.capacity.engine_calls import main_engine
-from sojourn.capacity.flags import flag, set_in
+from sojourn.capacity.flags import flag, resolve
 from sojourn.capacity.records import EngineModel, Fleet, Memory, StepModel
 from sojourn.config import Config, Deployment
 from sojourn.errors import UsageError
@@ -22,15 +21,16 @@ def build(tables: Tables, config: Config) -> Fleet | Excuse:
     """The fleet behind these tables.
 
     Step time: fitted to the calls, else a roofline where sojourn.yaml names model and
-    accelerator. Flags: sojourn.yaml, else what the engine printed, else the defaults. KV blocks:
-    those, else memory, else enough for every slot at the longest context seen (assumed).
+    accelerator. Flags: sojourn.yaml, else its launch, else what the engine printed, else defaults.
+    KV blocks: those, else memory, else enough for every slot at the longest context seen
+    (assumed).
     Stations and retries: from the spans, corrected by sojourn.yaml.
 
     Raises:
         UsageError: sojourn.yaml names a model or accelerator that is unknown, or (without a
             fit) a model that does not fit into it.
     """
-    deployment = _resolved(tables, config)
+    deployment, _ = resolve(config, tables)
     step = calibration.fit(tables, config)
     hardware = _hardware(tables, deployment, fitted=isinstance(step, StepModel))
     if isinstance(step, Excuse):
@@ -58,17 +58,6 @@ def build(tables: Tables, config: Config) -> Fleet | Excuse:
     )
     _, models = stations.infer(tables, config)
     return Fleet(engine=engine, stations=models, retry=retries.detect(tables, config))
-
-
-def _resolved(tables: Tables, config: Config) -> Deployment:
-    """`deployment` with what the engine printed in place of what sojourn.yaml leaves out."""
-    names = ("max_num_seqs", "max_num_batched_tokens", "block_size")
-    update: dict[str, int | None] = {name: flag(name, tables, config)[0] for name in names}
-    update["kv_blocks"] = flag("kv_blocks", tables, config)[0] or None
-    if not set_in(config, "replicas") and tables.calls.num_rows:
-        named = main_engine(tables.calls)[0].column("replica")
-        update["replicas"] = max(1, len(named.unique().drop_null()))
-    return config.deployment.model_copy(update=update)
 
 
 def _hardware(
