@@ -13,7 +13,7 @@ import numpy as np
 
 from sojourn.capacity.catalogue import Gpu
 from sojourn.capacity.model_records import ModelSpec
-from sojourn.capacity.records import EngineModel, Memory, StepModel
+from sojourn.capacity.records import EngineModel, Memory, StepModel, StepSpread
 from sojourn.config import Deployment
 from sojourn.errors import UsageError
 from sojourn.interval import Excuse, Provenance
@@ -75,10 +75,13 @@ def moved_step(step: StepModel, before: Hardware, after: Hardware) -> StepModel 
     """The step times after a change of hardware or flags.
 
     A fit is multiplied, batch by batch, by the ratio of the hardware models after and before:
-    decode base, slope and prompt costs each by their own. What came from a hardware model is
-    asked anew. Wrong when: the fit's distance to its hardware model is of the *card* and not of
+    decode base, slope and prompt costs each by their own; its spread is then that of the model
+    after. Where nothing changes it is the fit itself. What came from a hardware model is asked
+    anew. Wrong when: the fit's distance to its hardware model is of the *card* and not of
     the engine or the model (a throttled GPU): the change then carries it along.
     """
+    if before == after:
+        return step
     then = after.step()
     if isinstance(then, Excuse) or step.provenance is not Provenance.FITTED:
         return then
@@ -104,7 +107,7 @@ def moved_step(step: StepModel, before: Hardware, after: Hardware) -> StepModel 
             "provenance": Provenance.INFERRED,
             "source": f"the fit, times the ratio of {then.source} to {now.source}",
             "held_out_error": None,
-            "spread": None,
+            "spread": _spread(then, step.batches),
         }
     )
 
@@ -133,6 +136,17 @@ def moved_engine(engine: EngineModel, before: Hardware, after: Hardware) -> Engi
     if isinstance(blocks, Excuse):
         return blocks
     return engine.model_copy(update={"step": step, "kv_blocks": blocks, "memory": None})
+
+
+def _spread(step: StepModel, batches: tuple[int, ...]) -> StepSpread | None:
+    """The spread of a step model at other batches: that of the nearest one it has."""
+    if step.spread is None:
+        return None
+    known = np.asarray(step.batches)
+    nearest = [int(np.argmin(np.abs(known - batch))) for batch in batches]
+    return step.spread.model_copy(
+        update={"decode": tuple(step.spread.decode[place] for place in nearest)}
+    )
 
 
 def _kind(step: StepModel) -> str:

@@ -73,9 +73,8 @@ def _candidate(today: Today, gpu: Gpu, degree: int) -> Candidate | Excuse:
     model, engine = today.hardware.model, today.fleet.engine
     if model.hidden_size % degree or model.intermediate_size % degree:
         return Excuse(reason=f"{model.name} cannot be split over {degree} accelerators")
-    after = today.hardware.changed(
-        gpu, tensor_parallel=degree, pipeline_parallel=1, data_parallel=1, replicas=1
-    )
+    layout = {"tensor_parallel": degree, "pipeline_parallel": 1, "data_parallel": 1}
+    after = today.hardware.changed(gpu, **layout)
     moved = moved_engine(engine, today.hardware, after)
     if isinstance(moved, Excuse):
         return moved
