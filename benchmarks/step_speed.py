@@ -6,9 +6,9 @@ An estimate is the duration of one engine step: so many decodes, the sum of thei
 prompt tokens and the context that each of them attends to. The kernel's own function answers
 (`sojourn.sim.kernel.steps.step_ticks`, the one a simulation calls) for random mixed steps, one
 after the other; every answer is compared with the readable engine's formula on the same tables,
-and with `StepModel.step_s`. Baselines: `StepModel.step_s` in Python, and aiconfigurator-core (measured
-operator tables behind a compiled engine) where it is installed. Then whole runs: the steps that the
-simulator has gone through per second, with a queue, KV blocks and a log.
+and with `StepModel.step_s`. Baselines: `StepModel.step_s` in Python, and aiconfigurator-core
+(measured operator tables behind a compiled engine) where it is installed. Then whole runs: the
+steps that the simulator has gone through per second, with a queue, KV blocks and a log.
 """
 
 from __future__ import annotations
