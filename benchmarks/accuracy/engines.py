@@ -24,6 +24,7 @@ from .rows import Arrivals, Row
 PLENTY: Final = 4_000_000
 """KV tokens where neither the row nor the memory account tells them."""
 LEAST_BLOCKS: Final = 2
+MOST_OF_MEMORY: Final = 0.97
 RESERVING: Final = ("trtllm", "tensorrt")
 """Engines that admit a request only when its whole output will fit (no eviction)."""
 V1: Final = (0, 8)
@@ -117,5 +118,22 @@ def kv_tokens(model: ModelSpec, gpu: Gpu, deployment: Deployment) -> tuple[int, 
     try:
         tokens = memory(model, gpu, deployment).kv_tokens
     except SojournError:
-        return PLENTY, "by the memory account it does not fit, yet it ran: ample KV assumed"
+        return _tight(model, gpu, deployment)
     return (tokens, None) if tokens else (PLENTY, "no KV cache by the model's layout")
+
+
+def _tight(model: ModelSpec, gpu: Gpu, deployment: Deployment) -> tuple[int, str]:
+    """KV tokens where the memory account says that the engine would not start, yet it did.
+
+    It had hardly any room, so what the account reserves for activations is taken as small.
+    """
+    small = {"max_num_seqs": 64, "max_num_batched_tokens": 2048, "max_model_len": None}
+    for share in (deployment.gpu_memory_utilization, MOST_OF_MEMORY):
+        told = deployment.model_copy(update={**small, "gpu_memory_utilization": share})
+        try:
+            return memory(model, gpu, told).kv_tokens, (
+                "by the memory account it does not fit, yet it ran: small activations assumed"
+            )
+        except SojournError:
+            continue
+    return 0, "by the memory account the weights do not fit, yet it ran: one request at a time"

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from sojourn.config import Deployment
 
 from .reading import MS, Cells, card, dtype_of_name, measured, number, opened, same, whole
-from .rows import NOT_PREFILL, Arrivals, Load, Loaded, Row
+from .rows import NOT_PREFILL, Arrivals, Ints, Load, Loaded, Row
 
 BLIS_FIGURES: Final = {
     **{f"e2e_{n}_s": (f"e2e_{n}", MS) for n in ("mean", "p90", "p99")},
@@ -44,6 +46,7 @@ def _blis_row(row: Cells, gpu: str, rate: float, blocks: Mapping[tuple[str, int]
     dtype = {"FP8": "fp8", "FP16": "fp16", "BF16": "bf16"}.get(row["precision"].upper(), "bf16")
     tensor = whole(row, "tp") or 1
     inputs = same(count, prompt)
+    written, note = _outputs(row, count, output)
     return Row(
         set="BLIS",
         id=f"{row['exp']} stage {row['stage_index']}",
@@ -62,16 +65,34 @@ def _blis_row(row: Cells, gpu: str, rate: float, blocks: Mapping[tuple[str, int]
         load=Load(
             Arrivals.CONSTANT,
             inputs,
-            same(count, output),
+            written,
             cached=inputs // 16 * 16,
             rate_per_s=rate,
             skip=count // 5,
         ),
         measured=measured(row, BLIS_FIGURES),
-        notes=("prompts repeat under a prefix cache: taken as cached, TTFT not scored",),
+        notes=("prompts repeat under a prefix cache: taken as cached, TTFT not scored", note),
         scored=NOT_PREFILL,
         server=row["exp"],
     )
+
+
+def _outputs(row: Cells, count: int, nominal: int) -> tuple[Ints, str]:
+    """Tokens written by each request.
+
+    Some answers end before their limit: the mean is what whole time, first token and gap tell.
+    The rest of them write their limit, as the one run of which lengths are told has it (its
+    median is the limit, its mean a fifth below).
+    """
+    names = ("e2e_mean", "ttft_mean", "itl_mean")
+    whole_time, first, gap = (number(row, name) or 0.0 for name in names)
+    mean = (whole_time - first) / gap + 1 if gap > 0 else float(nominal)
+    full = min(1.0, max(0.0, 2 * mean / nominal - 1))
+    lengths = np.full(count, nominal, dtype=np.int64)
+    rng = np.random.default_rng(0)
+    early = rng.permutation(count) >= round(full * count)
+    lengths[early] = np.maximum(rng.integers(1, nominal, size=count)[early], 1)
+    return lengths, "mean output from (E2E - TTFT) / ITL: some answers end before their limit"
 
 
 def _blis_blocks(root: Path) -> dict[tuple[str, int], int]:
