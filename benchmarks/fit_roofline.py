@@ -79,8 +79,7 @@ def constants_of(x: Floats, start: Constants) -> Constants:
     for (kind, name), value in zip(names(start), np.exp(x).tolist(), strict=True):
         (engines[kind] if kind else own)[name] = value
     changed = {
-        kind: dataclasses.replace(engine, **engines[kind])
-        for kind, engine in start.engines.items()
+        kind: dataclasses.replace(engine, **engines[kind]) for kind, engine in start.engines.items()
     }
     return dataclasses.replace(start, **own, engines=changed)
 
@@ -257,9 +256,7 @@ def shown(constants: Constants) -> str:
     return "\n".join(lines)
 
 
-def folded(
-    rows: Sequence[Measured], folds: int, start: Constants
-) -> tuple[list[Measured], Floats]:
+def folded(rows: Sequence[Measured], folds: int, start: Constants) -> tuple[list[Measured], Floats]:
     """Rows with their ratios under constants fitted on the other folds."""
     out: list[Measured] = []
     told: list[Floats] = []
@@ -296,7 +293,9 @@ def main() -> None:
         report("fitted on all", rows, told, given.groups)
         print(shown(whole))
         if given.folds > 1:
-            report("groups left out of the fit", *folded(rows, given.folds, CONSTANTS), given.groups)
+            report(
+                "groups left out of the fit", *folded(rows, given.folds, CONSTANTS), given.groups
+            )
 
 
 __all__ = ["Engine", "fit", "folded", "predict", "ratios"]

@@ -204,9 +204,7 @@ def dstack(root: Path) -> Iterator[Measured]:
     for r in read(root / "dstack" / "dstack_llama31_405b_static_batch.csv"):
         count, _, card = r["gpu"].split(" ")[0].lower().partition("x")
         name = {"h100": "H100", "mi300x": "MI300X"}[card]
-        deployment = Deployment(
-            tensor_parallel=int(count), weight_dtype="fp8", engine="vllm 0.6.3"
-        )
+        deployment = Deployment(tensor_parallel=int(count), weight_dtype="fp8", engine="vllm 0.6.3")
         yield Measured(
             "dstack", "Llama-3.1-405B", name, deployment, "static",
             number(r["end_to_end_latency"]), number(r["batch_size"]), 0.0,
@@ -228,9 +226,7 @@ def sglang(root: Path) -> Iterator[Measured]:
             tensor_parallel=tp, weight_dtype=dtype, engine=f"sglang {r['version']}"
         )
         done = number(r["Successful requests"])
-        isl, osl = (
-            number(r[f"Total {k} tokens"]) / done for k in ("input", "generated")
-        )
+        isl, osl = (number(r[f"Total {k} tokens"]) / done for k in ("input", "generated"))
         conc = number(r["Concurrency"])
         # a random length uniform in 1..L: the sequence met in a step is longer than the mean
         context = isl + osl * 2 / 3

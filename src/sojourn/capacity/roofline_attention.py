@@ -37,9 +37,7 @@ def _kernel(s: Setting, layer: AttentionLayers) -> Kernel:
 def token_s(s: Setting, layer: AttentionLayers) -> float:
     """One decode looking at one cached token of these layers."""
     flops = 2 * layer.layers * layer.score_decode / s.tp
-    return _kernel(s, layer).work_s(
-        s.read_s(kv_bytes(s, layer)), s.compute_s(flops, "bf16")
-    )
+    return _kernel(s, layer).work_s(s.read_s(kv_bytes(s, layer)), s.compute_s(flops, "bf16"))
 
 
 def slope_s(s: Setting) -> float:

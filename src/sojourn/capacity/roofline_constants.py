@@ -16,7 +16,8 @@ class Engine:
     A step's host time is `step_s` + `sequence_s` per running sequence. `overlap`: the share of it
     that is done while the GPU works on the step before (asynchronous scheduling). Steps without a
     CUDA graph (prefill beyond the captured sizes, or all of them when eager) cannot be shorter
-    than `launch_s` per block of a dense model (see `roofline_matrices.launched`). `front_s`: HTTP, tokenising and detokenising of a call. `kernels`:
+    than `launch_s` per block of a dense model (see `roofline_matrices.launched`). `front_s`: HTTP,
+    tokenising and detokenising of a call. `kernels`:
     normalisations, rotations, activations and the like per layer (fewer where they are fused), in
     `Family.small_s`.
     """
@@ -28,6 +29,18 @@ class Engine:
     front_s: float
     kernels: float = 5.0
     graphs: bool = True
+
+
+ENGINES: Final = {
+    "vllm 2023": Engine(6.5e-3, 3.7e-05, 0.0, 0.00022, 0.01, 5.9, graphs=False),
+    "vllm v0": Engine(0.00175, 1.2e-4, 0.0, 0.000205, 0.01, 9.0),
+    "vllm v1": Engine(0.00082, 4.0e-05, 0.0, 0.0002, 0.0087, 7.5),
+    "vllm async": Engine(0.00066, 1.2e-05, 0.7, 0.0002, 0.02, 3.6),
+    "sglang": Engine(0.001, 1.7e-05, 0.7, 0.00043, 0.01, 9.0),
+    "sglang old": Engine(0.002, 2.0e-05, 0.0, 0.0004, 0.01, 7.0),
+    "trtllm": Engine(0.00055, 6.9e-06, 0.7, 0.0002, 0.02, 2.6),
+    "trtllm c++": Engine(0.0007, 5.4e-06, 0.0, 0.0001, 0.005, 7.0),
+}
 
 
 @dataclass(frozen=True)
@@ -46,34 +59,24 @@ class Constants:
     parallelism, in standard deviations. `state`: share of bandwidth on linear-attention states.
     """
 
-    memory: float = 0.96
-    compute: float = 0.94
-    kv: float = 0.84
-    experts_memory: float = 0.75
-    experts_compute: float = 0.85
-    prefill_attention: float = 0.93
-    launch: float = 0.95
-    routing_s: float = 8e-6
-    routing: float = 0.85
+    memory: float = 0.97
+    compute: float = 0.85
+    kv: float = 0.92
+    experts_memory: float = 0.82
+    experts_compute: float = 0.9
+    prefill_attention: float = 0.91
+    launch: float = 0.97
+    routing_s: float = 7e-6
+    routing: float = 0.8
     sampler_passes: float = 6.0
-    link: float = 0.34
-    reduce: float = 1.25
+    link: float = 0.28
+    reduce: float = 1.05
     skew: float = 0.8
     state: float = 0.6
     linear_flops: float = 0.10
     engines: dict[str, Engine] = field(default_factory=lambda: dict(ENGINES))
 
 
-ENGINES: Final = {
-    "vllm 2023": Engine(0.005, 3.3e-05, 0.0, 0.00023, 0.01, 5.6, graphs=False),
-    "vllm v0": Engine(0.002, 1.0e-04, 0.0, 0.0002, 0.01, 6.0),
-    "vllm v1": Engine(0.0008, 2.5e-05, 0.0, 0.0002, 0.0075, 6.0),
-    "vllm async": Engine(0.0007, 1.2e-05, 0.7, 0.0002, 0.01, 4.0),
-    "sglang": Engine(0.001, 1.4e-05, 0.7, 0.0004, 0.01, 6.0),
-    "sglang old": Engine(0.002, 2.0e-05, 0.0, 0.0004, 0.01, 6.0),
-    "trtllm": Engine(0.00065, 7.5e-06, 0.7, 0.0002, 0.01, 3.2),
-    "trtllm c++": Engine(0.0006, 5.3e-06, 0.0, 0.0001, 0.005, 6.0),
-}
 CONSTANTS: Final = Constants()
 _VLLM: Final = (
     ((0, 3), "vllm 2023"),  # no CUDA graphs before 0.3 (January 2024)

@@ -45,9 +45,10 @@ def exchange_s(s: Setting, tokens: float, chosen: int) -> float:
         return 0.0
     copies = min(chosen, s.ranks - 1) if s.ep else s.dp - 1
     own = tokens / s.tp
-    moved = min(
-        own * copies * EXCHANGED_BYTES, tokens * (s.dp - 1) * 2 * VALUE_BYTES
-    ) * s.model.hidden_size
+    moved = (
+        min(own * copies * EXCHANGED_BYTES, tokens * (s.dp - 1) * 2 * VALUE_BYTES)
+        * s.model.hidden_size
+    )
     return 2 * _start_s(s, s.ranks) + moved / _bandwidth(s)
 
 

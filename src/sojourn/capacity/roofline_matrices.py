@@ -55,9 +55,7 @@ def product_s(
     """Kernels that multiply `tokens` tokens with `parameters` matrix entries of one GPU."""
     width = 2 * parameters / s.model.hidden_size  # values in and out, all kernels of the layer
     moved = parameters * parameter_bytes(dtype) + tokens * width
-    work = kernel.work_s(
-        s.read_s(moved), s.compute_s(2 * tokens * parameters, dtype)
-    )
+    work = kernel.work_s(s.read_s(moved), s.compute_s(2 * tokens * parameters, dtype))
     return launches * kernel.launch_s + work
 
 
@@ -123,9 +121,7 @@ def experts_s(s: Setting, layer: MlpLayers, tokens: float) -> float:
 
 def small_s(s: Setting, tokens: float) -> float:
     """Normalisations, rotations, activations of all layers: shortest kernels, or their bytes."""
-    width = sum(
-        (m.dense_parameters / (3 * s.model.hidden_size)) * m.layers for m in s.model.mlp
-    )
+    width = sum((m.dense_parameters / (3 * s.model.hidden_size)) * m.layers for m in s.model.mlp)
     moved = tokens * (
         ELEMENT_BYTES * s.model.hidden_size * s.model.layers + ACTIVATION_BYTES * width / s.tp
     )

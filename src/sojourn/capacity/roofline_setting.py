@@ -67,7 +67,10 @@ class Setting:
         memory = self.constants.experts_memory if experts else self.constants.memory
         compute = self.constants.experts_compute if experts else self.constants.compute
         return Kernel(
-            kernel.launch_s * self.constants.launch, kernel.memory * memory, kernel.compute * compute, kernel.blend
+            kernel.launch_s * self.constants.launch,
+            kernel.memory * memory,
+            kernel.compute * compute,
+            kernel.blend,
         )
 
     def read_s(self, size: float) -> float:
