@@ -23,18 +23,18 @@ from typing import Final
 
 import numpy as np
 
-from sojourn.capacity import catalogue
 from sojourn.config import Deployment
-from sojourn.errors import SojournError
 
 from .rows import Arrivals, Ints, Load, Loaded, Row
 from .sets_closed_reading import (
+    PEAK_SHARE,
     LeftOut,
     Record,
     collect,
     gpu_name,
     milliseconds,
     model_name,
+    prompt_flops,
     records,
     same,
     uniform,
@@ -51,8 +51,6 @@ REPEATS_AGREE: Final = 1.25
 FALLS: Final = 0.7
 """A TPOT this far below that of fewer clients of the same server is not of the same run."""
 BLACKWELL: Final = ("B200", "B300", "GB200", "GB300")
-PEAK_SHARE: Final = 0.6
-"""Prompt FLOPs over the card's peak; what is above was not computed but found in a cache."""
 WAITS: Final = (0.7, 1.3)
 """Requests that always wait, by Little's law, where one batch slot was missing."""
 FEW: Final = 32
@@ -269,20 +267,13 @@ def _fallen(rows: list[Row]) -> set[int]:
 
 
 def prompt_share(row: Row) -> float | None:
-    """FLOPs of the row's prompts over the peak of its cards: 2 x active parameters x prompt tokens
-    per second, by Little's law. None where the catalogue has not the model or the card."""
+    """FLOPs of the row's prompts over the peak of its cards, prompts per second by Little's law."""
     tpot, ttft = row.measured.get("tpot_mean_s"), row.measured.get("ttft_mean_s")
     if tpot is None or ttft is None:
         return None
-    try:
-        model, gpu = catalogue.model(row.model), catalogue.gpu(row.gpu)
-    except SojournError:
-        return None
-    told = row.deployment
     whole = ttft + tpot * (float(row.load.outputs.mean()) - 1)
-    tokens = (row.load.concurrency or 1) / whole * float(row.load.inputs.mean())
-    cards = told.tensor_parallel * told.pipeline_parallel * told.data_parallel * told.replicas
-    return 2 * model.active_block_parameters * tokens / (cards * gpu.flops(told.weight_dtype))
+    per_s = (row.load.concurrency or 1) / whole
+    return prompt_flops(row, per_s * float(row.load.inputs.mean()))
 
 
 def _cached(rows: list[Row]) -> set[int]:
