@@ -15,10 +15,11 @@ from sojourn.plan.flag_moves import flag_moves, variants
 
 def case(build, cached=0, rate=6.0, n=250, **engine):
     rng = np.random.default_rng(3)
+    arrivals, prompts = np.cumsum(rng.exponential(1 / rate, n)), rng.integers(300, 900, n)
     rows = [
         (t, "short_chat", [build.call(int(p), 60, cached=cached)])
-        for t, p in zip(np.cumsum(rng.exponential(1 / rate, n)), rng.integers(300, 900, n), strict=True)
-    ]  # fmt: skip
+        for t, p in zip(arrivals, prompts, strict=True)
+    ]
     stream = build.stream(rows)
     return stream, Fleet(engine=build.engine(**engine))
 

@@ -23,7 +23,6 @@ N = 200
 @pytest.fixture(autouse=True)
 def short_runs(monkeypatch):
     """What a long run would tell is told elsewhere; here a short one is enough."""
-    monkeypatch.setattr("sojourn.plan.sustained.REQUESTS", 800)
     monkeypatch.setattr("sojourn.plan.settling.LENGTHS", LENGTHS[:1])
     monkeypatch.setattr("sojourn.plan.replica_plan.SEEDS", 1)
 
@@ -41,7 +40,7 @@ def case(build, *, slo=None, spread=None, price=None, stations=None):
     hardware = Hardware(
         catalogue.model("Llama-3.1-8B"),
         catalogue.gpu("H100-SXM"),
-        Deployment(max_num_seqs=64),
+        Deployment(max_num_seqs=64, usd_per_replica_hour=price),
         context=1200.0,
     )
     step = hardware.roofline.model_copy(
@@ -106,7 +105,7 @@ def test_twice_the_target_takes_about_twice_the_replicas(build):
     one, two = (plan(build, rate, ["A100-80GB-SXM"]) for rate in (60.0, 120.0))
     for a in one.options:
         b = next(o for o in two.options if o.tensor_parallel == a.tensor_parallel)
-        assert 2 * a.replicas - 1 <= b.replicas + 1 <= 2 * a.replicas + 2
+        assert 2 * a.replicas - 1 <= b.replicas <= 2 * a.replicas + 1
 
 
 def test_an_own_price_is_that_of_the_own_accelerator(build):
@@ -139,15 +138,11 @@ def test_too_slow_and_too_small_cards_are_told_with_why(build):
 
 def test_a_spread_of_step_times_is_a_range_of_replicas(build):
     wide = StepSpread(decode=((0.6, 1.7),) * 12, prefill=(0.6, 1.7))
-    stream, config, model, today = case(build)
-    step = today.hardware.roofline
+    step = case(build)[3].hardware.roofline
     spread = wide.model_copy(update={"decode": ((0.6, 1.7),) * len(step.batches)})
     known = plan(build, 80.0, ["H100-SXM"], spread=spread)
     option = next(o for o in known.options if o.tensor_parallel == 1)
     assert option.replicas_low < option.replicas < option.replicas_high
-    assert isinstance(stream.duration_s, float)
-    assert config.slo
-    assert model.resources
 
 
 def test_stations_short_of_the_target_are_named(build):

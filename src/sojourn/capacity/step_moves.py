@@ -122,14 +122,16 @@ def moved_step(
 def moved_blocks(engine: EngineModel, before: Hardware, after: Hardware) -> int | Excuse:
     """KV blocks after a change: today's, times the ratio of the pools that memory says.
 
-    Where today's pool cannot be computed (the engine runs, so our account is off), that of after.
+    Where today's pool cannot be computed (the engine runs, so our account is off), or an engine
+    stands for a part of a replica, that of after.
     """
     then = after.memory
     if isinstance(then, Excuse):
         return then
     now = before.memory
     size = engine.block_size
-    if isinstance(now, Excuse):
+    apart = before.deployment.pipeline_parallel * before.deployment.data_parallel > 1
+    if isinstance(now, Excuse) or apart:
         return max(1, then.kv_tokens // size)
     return max(1, round(engine.kv_blocks * then.kv_tokens / now.kv_tokens))
 

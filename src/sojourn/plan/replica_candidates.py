@@ -82,7 +82,10 @@ def _candidate(today: Today, gpu: Gpu, degree: int) -> Candidate | Excuse:
 
 
 def _sized(today: Today, after: Hardware, moved: EngineModel) -> Candidate:
-    one = moved.model_copy(update={"replicas": 1})
+    slots = after.deployment.max_num_seqs  # of a whole replica: no pipeline shares them here
+    budget = max(after.deployment.max_num_batched_tokens, slots)
+    update = {"replicas": 1, "max_num_seqs": slots, "max_num_batched_tokens": budget}
+    one = moved.model_copy(update=update)
     limits = engine_limits(one, today.asked, curve_of(one, today.asked))
     closed = min(limit.attempts_per_s for limit in limits) / today.asked.calls
     return Candidate(after, one, closed, _price(today, after))
@@ -98,7 +101,7 @@ def refined(today: Today, item: Candidate) -> Candidate | Excuse:
 def _price(today: Today, after: Hardware) -> float | None:
     """Of one replica an hour: sojourn.yaml's for today's layout, else the catalogue's."""
     now = today.hardware
-    own = today.fleet.engine.usd_per_replica_hour
+    own = now.deployment.usd_per_replica_hour
     if own is not None and after.gpu.name == now.gpu.name:
         return own * after.gpus / now.gpus
     price = after.gpu.usd_per_hour
