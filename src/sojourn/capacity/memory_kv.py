@@ -221,6 +221,12 @@ def _grouped(layers: list[int]) -> tuple[int, list[int]]:
     return size, [math.ceil(count / size) for count in layers]
 
 
+def held_tokens(inputs: Floats, outputs: Floats) -> float:
+    """Context of a running request on average over its growth, weighted as in `held_blocks`."""
+    steps = np.maximum(outputs, 1.0)
+    return float(((inputs + steps / 2) * steps).sum() / steps.sum())
+
+
 def held_blocks(pool: Layout, inputs: Floats, outputs: Floats) -> float:
     """Blocks a *running* request holds on average: over its growth, weighted by how long it runs.
 
