@@ -34,7 +34,7 @@ CONTEXT_GIB: Final = 0.6
 SGLANG_PARALLEL_GIB: Final = 0.9
 """Taken by communicators before SGLang measures. Assumed: vLLM's log at TP 2 begins with 77.64."""
 SGLANG_LOADING_GIB: Final = 0.28
-"""More than the weights that loading takes: a log of Qwen2.5-32B at TP 4 says 15.54 GiB of 15.26."""
+"""What loading takes beside the weights: Qwen2.5-32B at TP 4 logs 15.54 GiB, its share is 15.26."""
 _MIB: Final = 1024**2
 _SGLANG_CHUNK: Final = ((35, 2048), (60, 4096), (160, 8192), (math.inf, 16384))
 _SGLANG_GRAPHS: Final = ((20, 8, 8), (35, 24, 80), (60, 32, 160), (160, 256, 512))
