@@ -65,13 +65,13 @@ def printed(row):
 
 @needs_ground_truth
 def test_parts_against_what_the_engine_printed():
-    """Weights within 0.2%, peaks within 0.5%, pools within 0.4%."""
+    """Weights and pools within 0.4%, peaks within 0.5%."""
     for row in read_rows("kv_capacity_h100_vllm0110.csv"):
         model, deployment = printed(row)
         found = memory(model, H100, deployment)
         tp = deployment.tensor_parallel
         for ours, theirs, within in (
-            (found.weights_gib, "weights_gib", 0.002),
+            (found.weights_gib, "weights_gib", 0.004),
             (found.activations_gib, "activation_peak_gib", 0.005),
             (found.kv_gib, "kv_cache_gib_per_gpu", 0.004),
         ):
@@ -106,7 +106,7 @@ def test_pools_that_public_logs_print():
          Deployment(engine="vllm 0.11.0", max_num_seqs=1024, tensor_parallel=2), 34.49, 0.002),
         ("gpt-oss-120b", "H100",
          Deployment(engine="vllm 0.11.0", max_num_seqs=1024, gpu_memory_utilization=0.95),
-         3.33, 0.05),
+         3.33, 0.01),
         ("Qwen2.5-7B", "L40S",
          Deployment(engine="vllm 0.22.0", max_num_seqs=128, max_num_batched_tokens=2048,
                     gpu_memory_utilization=0.95), 26.32, 0.006),

@@ -31,7 +31,7 @@ from sojourn.capacity.memory_weights import (
     weight_bytes,
     weight_dtype,
 )
-from sojourn.capacity.model_records import ModelSpec
+from sojourn.capacity.model_records import MlpLayers, ModelSpec
 from sojourn.capacity.records import Memory
 from sojourn.config import Deployment
 from sojourn.errors import InputError, UsageError
@@ -115,14 +115,17 @@ def memory(
 
 
 def _with_draft(model: ModelSpec, engine: Knobs) -> ModelSpec:
-    """The model with a draft model's layers and embeddings beside its own, where one is served.
+    """The model with a draft model's layers and embeddings beside its own, where one is served;
+    with its own prediction layers where it drafts for itself.
 
     Wrong when: the draft is stored in another format than the model (its share is small), or
     shares the model's embedding (EAGLE does: up to 2 GiB too much).
     """
     draft = _draft(engine)
     if draft is None:
-        return model
+        own = model.mtp_parameters if engine.draft_tokens and engine.draft_model is None else 0
+        more = MlpLayers(layers=1, dense_parameters=own)
+        return model.model_copy(update={"mlp": (*model.mlp, more)}) if own else model
     return model.model_copy(
         update={
             "attention": model.attention + draft.attention,
