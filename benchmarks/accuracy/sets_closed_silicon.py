@@ -107,7 +107,7 @@ def _row(record: Record) -> Row:
     model, gpu = model_name(record.text("model_path")), gpu_name(record.text("system"))
     clients = record.count("concurrency")
     layout = layout_of(record, inferencex=inferencex)
-    replicas = _replicas(record, clients, layout[2])
+    replicas = 1 if inferencex else _replicas(record, clients, layout[2])
     dtype = weight_dtype(
         record.text("model_path"),
         record.text("precision"), record.text("moe_quant_mode"), record.text("gemm_quant_mode"),
@@ -228,9 +228,10 @@ def _kv_dtype(backend: str, gpu: str, dtype: str, *, inferencex: bool) -> str:
 
 def _slots(record: Record, backend: str, gpu: str, *, inferencex: bool) -> int:
     """Batch slots of one rank."""
-    batch = int(record.number("batch_size") or record.count("concurrency"))
+    clients = record.count("concurrency")
     if inferencex:
-        return max(512, batch) if gpu.startswith(BLACKWELL) else batch
+        return max(512, clients) if gpu.startswith(BLACKWELL) else clients
+    batch = int(record.number("batch_size") or clients)
     return batch if backend == "trtllm" else max(256, batch)
 
 
