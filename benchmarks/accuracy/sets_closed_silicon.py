@@ -7,7 +7,7 @@ here); no prefix cache; vLLM with `max-num-batched-tokens` 8192 and `max-num-seq
 clients on Hopper, 512 on Blackwell; TensorRT-LLM with 16,384 tokens a step (20,000 for gpt-oss)
 and an fp8 KV cache.
 The other rows were launched by aiconfigurator's own generator (`src/aiconfigurator/generator`):
-fixed lengths, 2 requests a client to warm up, a token budget of batch + prompt + 1,500, and no cut
+fixed lengths, 2 requests a client to warm up, a token budget of batch + prompt + 500, and no cut
 prompts under TensorRT-LLM; SGLang mixes prompts with decodes from some version on (0.5.6 does by
 its figures, 0.5.1 not). Its bench has sent 10, later 50 requests a client: 10 fits these rows.
 Whether a figure is a mean is not said; InferenceX rows of H100 bear it out (TTFT within 5%).
@@ -53,10 +53,14 @@ FALLS: Final = 0.7
 BLACKWELL: Final = ("B200", "B300", "GB200", "GB300")
 WAITS: Final = (0.7, 1.3)
 """Requests that always wait, by Little's law, where one batch slot was missing."""
+CONNECTIONS: Final = 100
 FEW: Final = 32
 """Clients up to which the initial burst does not hide that."""
 GENERATED_MIXED: Final = (0, 5, 6)
 """SGLang from this version on ran with --enable-mixed-chunk where the generator launched it."""
+ROOM: Final = 500
+"""Tokens of a step beyond batch and prompt. The generator has had 500 and 1,500; with 1,500 two
+prompts of 1,024 tokens share a step, and told TTFT of those rows is half too long."""
 MIXED: Final = "python -m sglang.launch_server --model-path {} --tp {} --enable-mixed-chunk"
 
 
@@ -91,6 +95,7 @@ def silicon(folder: Path) -> Loaded:
     for reason, bad in (
         ("TPOT under 70% of that with fewer clients of the same server", _fallen(left)),
         ("prompts faster than the card computes: a prefix cache served them", _cached(left)),
+        ("the client kept to 100 connections, far fewer than its clients", _held_back(left)),
     ):
         kept = [run for run in left if id(run.row) not in bad]
         if len(kept) < len(left):
@@ -243,8 +248,8 @@ def _budget(record: Record, backend: str, model: str, *, inferencex: bool) -> in
     if backend == "sglang":
         return 8192
     isl, batch = record.count("isl"), record.count("concurrency")
-    whole = (isl + 1500) // isl * isl
-    return batch + (whole if backend == "trtllm" else isl + 1500)
+    whole = (isl + ROOM) // isl * isl
+    return batch + (whole if backend == "trtllm" else isl + ROOM)
 
 
 def _launch(record: Record, backend: str, tp: int, *, inferencex: bool) -> str | None:
@@ -271,6 +276,21 @@ def _fallen(runs: list[Run]) -> set[int]:
             if 0 < tpot < FALLS * most:
                 bad.add(id(row))
             most = max(most, tpot)
+    return bad
+
+
+def _held_back(runs: list[Run]) -> set[int]:
+    """Rows in which, by Little's law, at most 100 of four times as many clients were in decode:
+    100 connections are the default of the client's HTTP library, and TTFT counts the wait for one.
+    """
+    bad: set[int] = set()
+    for run in runs:
+        clients, told = run.row.load.concurrency or 1, run.row.measured
+        if clients < 4 * CONNECTIONS or not {"ttft_mean_s", "tpot_mean_s"} <= set(told):
+            continue
+        decode = _decode_s(run)
+        if clients * decode / (told["ttft_mean_s"] + decode) <= CONNECTIONS:
+            bad.add(id(run.row))
     return bad
 
 
