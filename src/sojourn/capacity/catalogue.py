@@ -110,19 +110,22 @@ def model(name_or_path: str) -> ModelSpec:
     found = find_model(name_or_path, _model_keys().get)
     if found is not None:
         spec = _model(found.name)
-        return spec if found.dtype is None else _stored_in(spec, found.dtype)
+        return spec if found.dtype is None else _stored_in(spec, found.name, found.dtype)
     path = Path(name_or_path)
     if name_or_path.endswith(".json") or (path / "config.json").is_file():
         return read_config(path)
     raise _unknown("model", name_or_path, _model_rows())
 
 
-def _stored_in(spec: ModelSpec, dtype: str) -> ModelSpec:
-    """The same model from a checkpoint whose blocks are stored in another format."""
+def _stored_in(spec: ModelSpec, row: str, dtype: str) -> ModelSpec:
+    """The same model from a checkpoint whose blocks are stored in another format; the row's
+    `formats` say which parts its publisher leaves in 16 bits then."""
+    experts_only = {"attention": "bf16", "dense": "bf16"} if dtype == "mxfp4" else {}
     return spec.model_copy(
         update={
             "name": f"{spec.name}-{dtype.upper()}",
             "checkpoint_dtype": dtype,
+            "part_dtypes": _model_rows()[row].get("formats", {}).get(dtype, experts_only),
             "source": f"{spec.source}; weights in {dtype} by the checkpoint's name",
         }
     )
@@ -248,7 +251,16 @@ def _model_keys() -> dict[str, str]:
 def _model_config(name: str) -> dict[str, Any]:
     row = _model_rows()[name]
     base = _model_config(row["like"]) if "like" in row else {}
-    return {**base, **row.get("config", {})}
+    return {**base, **_expanded(row.get("config", {}))}
+
+
+def _expanded(value: Any) -> Any:  # noqa: ANN401  a YAML value has no narrower type
+    """A config with its short lists written out: {runs: [[2, [a]], [3, [b, c]]]} is a list."""
+    if isinstance(value, dict):
+        if set(value) == {"runs"}:
+            return [_expanded(one) for count, unit in value["runs"] for one in unit * count]
+        return {name: _expanded(one) for name, one in value.items()}
+    return value
 
 
 @cache
