@@ -47,19 +47,30 @@ def build(tables: Tables, config: Config, *, fit_sweep: FitSweep | None = None) 
     fitted = step.provenance is Provenance.FITTED
     memory = _memory(deployment, context, fitted=fitted) if theirs is not None else None
     blocks, provenance = _kv_blocks(tables, config, deployment, memory)
-    engine = EngineModel(
-        step=step,
-        replicas=deployment.replicas,
-        max_num_seqs=deployment.max_num_seqs,
-        max_num_batched_tokens=max(deployment.max_num_batched_tokens, deployment.max_num_seqs),
-        block_size=deployment.block_size,
-        kv_blocks=blocks,
-        kv_blocks_provenance=provenance,
-        usd_per_replica_hour=deployment.usd_per_replica_hour,
-        memory=memory,
+    engine = _engine(step, deployment, blocks).model_copy(
+        update={"kv_blocks_provenance": provenance, "memory": memory}
     )
     _, models = stations.infer(tables, config)
     return Fleet(engine=engine, stations=models, retry=retries.detect(tables, config))
+
+
+def _engine(step: StepModel, deployment: Deployment, blocks: int) -> EngineModel:
+    """The engines behind the router. Step times of hardware are those of one data-parallel rank and
+    one of the batches in a pipeline: each is an engine of its own here, with its part of slots, KV
+    blocks and price. A fit has seen whole replicas, as the telemetry names them."""
+    depth = 1 if step.provenance is Provenance.FITTED else deployment.pipeline_parallel
+    ranks = 1 if step.provenance is Provenance.FITTED else deployment.data_parallel
+    slots = max(1, deployment.max_num_seqs // depth)
+    price = deployment.usd_per_replica_hour
+    return EngineModel(
+        step=step,
+        replicas=deployment.replicas * depth * ranks,
+        max_num_seqs=slots,
+        max_num_batched_tokens=max(deployment.max_num_batched_tokens, slots),
+        block_size=deployment.block_size,
+        kv_blocks=max(1, blocks // depth),
+        usd_per_replica_hour=None if price is None else price / (depth * ranks),
+    )
 
 
 def _hardware(tables: Tables, deployment: Deployment) -> tuple[StepModel | None, float | None]:
