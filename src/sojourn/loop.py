@@ -17,10 +17,13 @@ from sojourn.progress import Progress, silent
 
 if TYPE_CHECKING:
     from sojourn.attribution.records import Breakdown, Diagnosis
-    from sojourn.capacity.records import CapacityModel, Fleet, StationModel
+    from sojourn.capacity.fit_drift import Drift
+    from sojourn.capacity.records import CapacityModel, Fleet, StationModel, StepModel
+    from sojourn.capacity.sweep_runs import SweepRun
     from sojourn.plan.records import Holding, Plan
     from sojourn.plan.simulated import Result
     from sojourn.report.compose import Findings
+    from sojourn.sim.calibrated import Calibrated
     from sojourn.sim.scenario import SimRun
     from sojourn.sim.scenario_records import ScenarioFile
     from sojourn.sim.scenario_replay import Recording
@@ -96,7 +99,32 @@ def fleet(seen: Seen) -> Fleet | Excuse:
     """The fleet behind a recording: fitted where the telemetry allows, else from the catalogue."""
     from sojourn.capacity import fleet as fleets  # noqa: PLC0415  (as above)
 
-    return fleets.build(seen.tables, seen.config)
+    return fleets.build(seen.tables, seen.config, fit_sweep=_fit_sweep)
+
+
+def _fit_sweep(runs: Sequence[SweepRun], start: StepModel | None) -> StepModel | Excuse:
+    """Step times from summaries of benchmark runs: the simulator is loaded where there are any."""
+    from sojourn.sim import sweep_matching  # noqa: PLC0415  (as above)
+
+    return sweep_matching.fit_sweep(runs, start)
+
+
+def calibrated(seen: Seen, progress: Progress | None = None) -> Calibrated | Excuse:
+    """The fleet behind a recording, its step times turned until a simulation of the recording
+    gives its times (where that pays, and is worth the time)."""
+    from sojourn.sim import calibrated as rounds  # noqa: PLC0415  (as above)
+
+    built = fleet(seen)
+    if isinstance(built, Excuse):
+        return built
+    return rounds.matched(seen.tables, built, seen.config, progress or silent)
+
+
+def drift_of(seen: Seen, saved: Fleet) -> Drift | Excuse:
+    """How far the engine of a recording has moved from a fleet that was calibrated before."""
+    from sojourn.capacity import fit_drift  # noqa: PLC0415  (as above)
+
+    return fit_drift.drift(seen.tables, saved, seen.config)
 
 
 def capacity_of(seen: Seen) -> CapacityModel | Excuse:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from sojourn.capacity import calibration, retries, stations
+from sojourn.capacity.calibration import FitSweep
 from sojourn.capacity.engine_calls import main_engine
 from sojourn.capacity.flags import flag, set_in
 from sojourn.capacity.records import EngineModel, Fleet, Memory, StepModel
@@ -18,11 +19,13 @@ from sojourn.trace.arrays import Floats, floats
 from sojourn.trace.tables import Tables
 
 
-def build(tables: Tables, config: Config) -> Fleet | Excuse:
+def build(
+    tables: Tables, config: Config, *, fit_sweep: FitSweep | None = None
+) -> Fleet | Excuse:
     """The fleet behind these tables.
 
-    Step time: fitted to the calls, else a roofline where sojourn.yaml names model and
-    accelerator. Flags: sojourn.yaml, else what the engine printed, else the defaults. KV blocks:
+    Step time: fitted to the telemetry (`calibration.fit`), else that of the hardware where
+    sojourn.yaml names model and accelerator. Flags: sojourn.yaml, else what the engine printed, else the defaults. KV blocks:
     those, else memory, else enough for every slot at the longest context seen (assumed).
     Stations and retries: from the spans, corrected by sojourn.yaml.
 
@@ -31,10 +34,10 @@ def build(tables: Tables, config: Config) -> Fleet | Excuse:
             fit) a model that does not fit into it.
     """
     deployment = _resolved(tables, config)
-    step = calibration.fit(tables, config)
-    hardware = _hardware(tables, deployment, fitted=isinstance(step, StepModel))
+    theirs, context = _hardware(tables, deployment)
+    step = calibration.fit(tables, config, hardware=theirs, fit_sweep=fit_sweep)
     if isinstance(step, Excuse):
-        if hardware is None:
+        if theirs is None:
             return Excuse(
                 reason=f"No step time: {step.reason}; and sojourn.yaml names no hardware",
                 collect=(
@@ -42,8 +45,9 @@ def build(tables: Tables, config: Config) -> Fleet | Excuse:
                     "deployment.model and deployment.accelerator, sojourn.yaml",
                 ),
             )
-        step = hardware[0].model_copy(update={"source": f"{hardware[0].source} (no fit: {step})"})
-    memory = hardware[1] if hardware is not None else None
+        step = theirs.model_copy(update={"source": f"{theirs.source} (no fit: {step})"})
+    fitted = step.provenance is Provenance.FITTED
+    memory = _memory(deployment, context, fitted=fitted) if theirs is not None else None
     blocks, provenance = _kv_blocks(tables, config, deployment, memory)
     engine = EngineModel(
         step=step,
@@ -71,24 +75,31 @@ def _resolved(tables: Tables, config: Config) -> Deployment:
     return config.deployment.model_copy(update=update)
 
 
-def _hardware(
-    tables: Tables, deployment: Deployment, *, fitted: bool
-) -> tuple[StepModel, Memory | None] | None:
-    """Roofline and memory of the hardware that sojourn.yaml names; None where it names none."""
-    if deployment.model is None or deployment.accelerator is None:
-        return None
-    from sojourn.capacity import catalogue, roofline  # noqa: PLC0415 -- only where hardware is named
-    from sojourn.capacity.memory import memory  # noqa: PLC0415 -- only where hardware is named
-
-    model, gpu = catalogue.model(deployment.model), catalogue.gpu(deployment.accelerator)
+def _hardware(tables: Tables, deployment: Deployment) -> tuple[StepModel | None, float | None]:
+    """Step times of the hardware that sojourn.yaml names, None where it names none; and the mean
+    final context of a call, where known."""
     context = _contexts(tables.calls)
     mean = float(context.mean()) if context.size else None
-    step = roofline.step_model(model, gpu, deployment, mean_context=mean)
+    if deployment.model is None or deployment.accelerator is None:
+        return None, mean
+    from sojourn.capacity import catalogue, step_sources  # noqa: PLC0415 -- only where hardware is named
+
+    model, gpu = catalogue.model(deployment.model), catalogue.gpu(deployment.accelerator)
+    return step_sources.step_model(model, gpu, deployment, mean_context=mean), mean
+
+
+def _memory(deployment: Deployment, context: float | None, *, fitted: bool) -> Memory | None:
+    """Memory of a replica of the hardware named."""
+    from sojourn.capacity import catalogue  # noqa: PLC0415 -- only where hardware is named
+    from sojourn.capacity.memory import memory  # noqa: PLC0415 -- only where hardware is named
+
+    model = catalogue.model(str(deployment.model))
+    gpu = catalogue.gpu(str(deployment.accelerator))
     try:
-        return step, memory(model, gpu, deployment, mean_context=mean)
+        return memory(model, gpu, deployment, mean_context=context)
     except UsageError:
         if fitted:  # it runs, so our own account of its memory is what is wrong
-            return step, None
+            return None
         raise
 
 
