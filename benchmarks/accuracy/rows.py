@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +60,13 @@ FIGURES = (
 )  # fmt: skip
 """Names a row's `measured` may use. itl: one gap between tokens; tpot: (end - first)/(tokens - 1)
 of a request; per second: of the whole deployment."""
+
+NOT_PREFILL: Final = (
+    *("itl_mean_s", "itl_p50_s", "itl_p99_s", "tpot_mean_s", "tpot_p50_s", "tpot_p99_s"),
+    *("e2e_mean_s", "e2e_p50_s", "e2e_p90_s", "e2e_p99_s"),
+    *("output_tokens_per_s", "requests_per_s"),
+)
+"""What a row with cached prompts can test: not the time to its first token."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ any YAML file with the fields of a row, by path.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -16,12 +16,13 @@ from typing import Any, Final
 import yaml
 from pydantic import Field, ValidationError
 
+from sojourn.capacity.gpu_names import Card, find_card
 from sojourn.capacity.model_config import parse_config, read_config
+from sojourn.capacity.model_names import find_model, key, without_tuning
 from sojourn.capacity.model_records import ModelSpec
 from sojourn.errors import InputError, UsageError
 from sojourn.interval import Provenance, Sourced
 from sojourn.records import Record
-from sojourn.units import GB, TERA
 from sojourn.yaml_file import YamlError, read_yaml
 
 _UNITS: Final = {
@@ -78,54 +79,60 @@ def gpus() -> dict[str, Gpu]:
 
 def models() -> dict[str, ModelSpec]:
     """Every model of the catalogue, by name."""
-    return dict(_models())
+    return {name: _model(name) for name in _model_rows()}
 
 
 def gpu(name: str) -> Gpu:
-    """An accelerator by catalogue name, alias, or path of a YAML file with a row.
+    """An accelerator by catalogue name, alias, the name a publisher uses for it or for a system
+    with it ("8x NVIDIA H100-SXM-80GB"), or the path of a YAML file with a row.
 
     Raises:
         UsageError: no such name. InputError: the file is no row.
     """
     if name.endswith((".yaml", ".yml")):
         return _gpu_file(Path(name))
-    found = _find(name, {g.name: g.aliases for g in _gpus().values()})
+    found = _gpu_keys().get(key(name)) or find_card(name, _cards())
     if found is None:
         raise _unknown("accelerator", name, _gpus())
     return _gpus()[found]
 
 
 def model(name_or_path: str) -> ModelSpec:
-    """A model by catalogue name, alias, or path of a config.json (or of the folder with it).
+    """A model by catalogue name or alias, with or without the organisation's prefix, or the path of
+    a config.json (or of the folder with it).
+
+    A suffix for the weight format (-FP8, -NVFP4, -AWQ, ...) gives the same model with that
+    `checkpoint_dtype`.
 
     Raises:
         UsageError: no such name. InputError: the file is no config that can be used.
     """
-    found = _find(name_or_path, _model_aliases())
+    found = find_model(name_or_path, _model_keys().get)
     if found is not None:
-        return _models()[found]
+        spec = _model(found.name)
+        return spec if found.dtype is None else _stored_in(spec, found.dtype)
     path = Path(name_or_path)
     if name_or_path.endswith(".json") or (path / "config.json").is_file():
         return read_config(path)
-    raise _unknown("model", name_or_path, _models())
+    raise _unknown("model", name_or_path, _model_rows())
 
 
-def _key(name: str) -> str:
-    return "".join(c for c in name.casefold() if c.isalnum() or c == ".")
-
-
-def _find(name: str, known: Mapping[str, Iterable[str]]) -> str | None:
-    wanted = _key(name)
-    for own, aliases in known.items():
-        if wanted in {_key(own), *(_key(alias) for alias in aliases)}:
-            return own
-    return None
+def _stored_in(spec: ModelSpec, dtype: str) -> ModelSpec:
+    """The same model from a checkpoint whose blocks are stored in another format."""
+    return spec.model_copy(
+        update={
+            "name": f"{spec.name}-{dtype.upper()}",
+            "checkpoint_dtype": dtype,
+            "source": f"{spec.source}; weights in {dtype} by the checkpoint's name",
+        }
+    )
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> UsageError:
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
-    hint = f" Did you mean {', '.join(near)}?" if near else ""
+    plain = {key(own): own for own in names}
+    near = difflib.get_close_matches(key(name.rsplit("/", 1)[-1]), plain, n=3, cutoff=0.4)
+    hint = f" Did you mean {', '.join(plain[n] for n in near)}?" if near else ""
     also = "a Hugging Face config.json" if what == "model" else "a YAML file with its figures"
     return UsageError(
         f"no {what} {name!r} in the catalogue.{hint} Known: {', '.join(names)}."
@@ -135,34 +142,52 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> UsageError:
 
 def _data(file: str) -> dict[str, Any]:
     text = resources.files("sojourn.capacity.data").joinpath(file).read_text(encoding="utf-8")
-    rows: dict[str, Any] = yaml.safe_load(text)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one where PyYAML has it
+    rows: dict[str, Any] = yaml.load(text, Loader=loader)
     return rows
 
 
-def _sourced(field: str, pair: list[Any], sources: Mapping[str, str]) -> Sourced:
-    value, source = pair
+def _sourced(field: str, value: object, source: str) -> Sourced:
     assumed = field == "usd_per_hour"
     return Sourced(
-        value=float(value),
+        value=float(str(value)),
         unit=_UNITS.get(field, "parameters"),
         provenance=Provenance.ASSUMED if assumed else Provenance.CATALOGUE,
-        source=sources[source],
+        source=source,
     )
 
 
 @cache
+def _gpu_rows() -> dict[str, Any]:
+    return _data("gpus.yaml")
+
+
+@cache
 def _gpus() -> dict[str, Gpu]:
-    data = _data("gpus.yaml")
+    sources = _gpu_rows()["sources"]
     result = {}
-    for name, row in data["gpus"].items():
-        facts = {
-            field: _sourced(field, pair, data["sources"])
-            for field, pair in row.items()
-            if field in _UNITS
-        }
+    for name, row in _gpu_rows()["gpus"].items():
+        facts = {}
+        for field, figure in row["figures"].items():
+            value, source = figure if isinstance(figure, list) else (figure, row["source"])
+            facts[field] = _sourced(field, value, sources[source])
         values = {field: fact.value for field, fact in facts.items()}
-        result[name] = Gpu(name=name, aliases=tuple(row["aliases"]), facts=facts, **values)
+        aliases = tuple(row.get("aliases", ()))
+        result[name] = Gpu(name=name, aliases=aliases, facts=facts, **values)
     return result
+
+
+@cache
+def _gpu_keys() -> dict[str, str]:
+    return {key(known): g.name for g in _gpus().values() for known in (g.name, *g.aliases)}
+
+
+@cache
+def _cards() -> tuple[Card, ...]:
+    return tuple(
+        Card(name, row["chip"], row.get("form"), tuple(row["box_gb"]))
+        for name, row in _gpu_rows()["gpus"].items()
+    )
 
 
 def _gpu_file(path: Path) -> Gpu:
@@ -190,95 +215,51 @@ def _gpu_file(path: Path) -> Gpu:
 
 @cache
 def _model_rows() -> dict[str, Any]:
-    return _data("models.yaml")
+    rows: dict[str, Any] = {}
+    for file in _data("models.yaml")["files"]:
+        rows.update(_data(file))
+    return rows
 
 
 @cache
-def _model_aliases() -> dict[str, tuple[str, ...]]:
-    return {name: tuple(row["aliases"]) for name, row in _model_rows()["models"].items()}
+def _model_sources() -> dict[str, str]:
+    return dict(_data("models.yaml")["sources"])
+
+
+def _model_names(name: str) -> tuple[str, ...]:
+    """Every name of a row, its own first."""
+    row = _model_rows()[name]
+    repo = (row["repo"],) if "repo" in row else ()
+    return (name, *repo, *row.get("aliases", ()))
 
 
 @cache
-def _models() -> dict[str, ModelSpec]:
-    data = _model_rows()
-    result = {}
-    for name, row in data["models"].items():
-        facts = {
-            field: _sourced(field, row[field], data["sources"])
-            for field in ("parameters", "active_parameters")
-            if field in row
-        }
-        result[name] = parse_config(
-            row["config"], name=name, source=row["source"], facts=facts, path=f"models.yaml: {name}"
-        )
-    return result
+def _model_keys() -> dict[str, str]:
+    """Row of every name, with and without organisation and tuning suffix; its own name wins."""
+    keys: dict[str, str] = {}
+    for name in _model_rows():
+        for known in _model_names(name):
+            short = known.rsplit("/", 1)[-1]
+            for form in (known, short, without_tuning(short)):
+                keys.setdefault(key(form), name)
+    return keys | {key(name): name for name in _model_rows()}
 
 
-def catalogue_page() -> str:
-    """The catalogue as a Markdown page: every figure, and where it is from."""
-    return "\n".join([*_page_head(), *_gpu_section(), *_model_section(), ""])
+def _model_config(name: str) -> dict[str, Any]:
+    row = _model_rows()[name]
+    base = _model_config(row["like"]) if "like" in row else {}
+    return {**base, **row.get("config", {})}
 
 
-def _page_head() -> list[str]:
-    return [
-        "# Catalogue",
-        "",
-        "Accelerators and models that sojourn knows by name. A model may also be the path of any"
-        " Hugging Face `config.json`; an accelerator the path of a YAML file with the same fields."
-        " Rates are dense peak rates; prices are indications (assumed): set"
-        " `deployment.usd_per_replica_hour` to your own.",
-        "",
-    ]
-
-
-def _rate(value: float | None) -> str:
-    return "–" if value is None else f"{value / TERA:,.0f}"
-
-
-def _gpu_section() -> list[str]:
-    lines = [
-        "## Accelerators",
-        "",
-        "| Name | Memory GiB | Bandwidth GB/s | BF16 TFLOP/s | FP8 TFLOP/s | INT8 TOP/s"
-        " | Link GB/s, one way | TDP W | USD/h (assumed) |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {g.name} | {g.memory_gib:.2f} | {g.bandwidth_bytes_per_s / GB:,.0f} |"
-        f" {_rate(g.bf16_flops)} | {_rate(g.fp8_flops)} | {_rate(g.int8_ops)} |"
-        f" {g.link_bytes_per_s / GB:,.0f} | {g.tdp_w:.0f} |"
-        f" {'–' if g.usd_per_hour is None else f'{g.usd_per_hour:.2f}'} |"
-        for g in _gpus().values()
-    ]
-    lines += ["", "### Sources", ""]
-    for g in _gpus().values():
-        lines.append(f"- **{g.name}**")
-        lines += [f"    - {field}: {fact.source}" for field, fact in g.facts.items()]
-    return [*lines, ""]
-
-
-def _model_section() -> list[str]:
-    lines = [
-        "## Models",
-        "",
-        "Parameters are counted from the config and checked against the published total.",
-        "",
-        "| Name | Architecture | Parameters, 1e9 | published | Active, 1e9 | Layers"
-        " | Attention | Checkpoint |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for spec in _models().values():
-        kinds = ", ".join(
-            f"{a.layers} {a.kind}{f' ({a.window})' if a.window else ''}" for a in spec.attention
-        )
-        published = spec.facts["parameters"].value
-        lines.append(
-            f"| {spec.name} | {spec.architecture} | {spec.parameters / GB:.2f} |"
-            f" {published / GB:.2f} | {spec.active_parameters / GB:.2f} | {spec.layers} | {kinds} |"
-            f" {spec.checkpoint_dtype} |"
-        )
-    lines += ["", "### Sources", ""]
-    for spec in _models().values():
-        facts = "; ".join(f"{field}: {fact.source}" for field, fact in spec.facts.items())
-        lines.append(f"- **{spec.name}**: {spec.source}; {facts}")
-    return lines
+@cache
+def _model(name: str) -> ModelSpec:
+    row = _model_rows()[name]
+    sources = _model_sources()
+    facts = {
+        field: _sourced(field, row[field][0], sources[row[field][1]])
+        for field in ("parameters", "active_parameters")
+        if field in row
+    }
+    source = row.get("source") or f"config.json of {row['repo']} on Hugging Face"
+    path = f"catalogue: {name}"
+    return parse_config(_model_config(name), name=name, source=source, facts=facts, path=path)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sojourn.capacity.model_layers import Fields, attention_layers, mlp_layers
-from sojourn.capacity.model_records import MlpLayers, ModelSpec
+from sojourn.capacity.model_records import AttentionKind, AttentionLayers, MlpLayers, ModelSpec
 from sojourn.errors import InputError
 from sojourn.interval import Sourced
 
@@ -89,6 +89,7 @@ def parse_config(
         head_parameters=0 if _tied(raw, text) else head,
         norm_parameters=norms + hidden,
         vision_parameters=_vision_parameters(raw, hidden),
+        mtp_parameters=_mtp_parameters(text, attention, mlp, vocab * hidden),
         checkpoint_dtype=_checkpoint_dtype(raw, text),
         source=source,
         facts=dict(facts or {}),
@@ -101,6 +102,28 @@ def _widest(mlp: tuple[MlpLayers, ...], hidden: int) -> int:
         (m.dense_parameters + m.experts_per_token * m.expert_parameters) // (3 * hidden)
         for m in mlp
     )
+
+
+def _mtp_parameters(
+    text: Fields,
+    attention: tuple[AttentionLayers, ...],
+    mlp: tuple[MlpLayers, ...],
+    vocab_parameters: int,
+) -> int:
+    """Layers for multi-token prediction: each a block like the widest one, a projection of two
+    hidden states to one and, where the checkpoint keeps its own, an embedding and a head.
+
+    Source: totals of GLM-4.5 and DeepSeek-V3 checkpoints. Wrong when: a config counts modules that
+    its checkpoint left out (MiniMax-M2).
+    """
+    own_vocab = text.maybe("num_nextn_predict_layers")
+    count = own_vocab or text.maybe("mtp_num_hidden_layers") or 0
+    softmax = [a.parameters for a in attention if a.kind is not AttentionKind.LINEAR]
+    block = max(softmax, default=0) + max(
+        m.dense_parameters + m.experts * m.expert_parameters for m in mlp
+    )
+    own = 2 * vocab_parameters if own_vocab else 0
+    return count * (block + 2 * text.whole("hidden_size", "n_embd", "d_model") ** 2 + own)
 
 
 def _text_part(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -86,8 +86,11 @@ def attention_layers(fields: Fields) -> tuple[tuple[AttentionLayers, ...], int]:
         InputError: a field is missing or a layer type unknown.
     """
     kinds = _kinds(fields)
+    kv_heads = fields.get("num_key_value_heads_per_layer") or [None] * len(kinds)
     groups: list[AttentionLayers] = []
-    for (kind, window), count in Counter(kinds).items():
+    for (kind, window, heads), count in Counter(
+        (*kind, heads) for kind, heads in zip(kinds, kv_heads, strict=False)
+    ).items():
         if kind == "none":
             continue
         if kind in ("linear", "mamba"):
@@ -95,7 +98,8 @@ def attention_layers(fields: Fields) -> tuple[tuple[AttentionLayers, ...], int]:
         elif fields.get("kv_lora_rank") is not None:
             group = _latent(fields)
         else:
-            group = _softmax(fields, window)
+            own = {} if heads is None else {"num_key_value_heads": heads}
+            group = _softmax(Fields({**fields.raw, **own}, fields.path), window)
         groups.append(group.model_copy(update={"layers": count}))
     norms = 2 * _hidden(fields) * depth(fields)
     return tuple(groups), norms
@@ -185,12 +189,25 @@ def _heads(fields: Fields) -> tuple[int, int, int]:
     return heads, kv or heads, size
 
 
+def _of_kind(fields: Fields, window: int | None) -> Fields:
+    """The fields as they hold for sliding or for full layers, where a config tells them apart."""
+    if window is not None:
+        names = {k[4:]: v for k, v in fields.raw.items() if k.startswith("swa_") and v is not None}
+    else:
+        wide = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
+        names = {k: fields.raw[v] for k, v in wide.items() if fields.raw.get(v) is not None}
+    return Fields({**fields.raw, **names}, fields.path) if names else fields
+
+
 def _softmax(fields: Fields, window: int | None) -> AttentionLayers:
     hidden = _hidden(fields)
+    fields = _of_kind(fields, window)
     heads, kv, size = _heads(fields)
     value_size = fields.maybe("v_head_dim") or size
     query = heads * size * (2 if fields.get("attn_output_gate") or _gated(fields) else 1)
-    parameters = hidden * (query + kv * (size + value_size)) + heads * value_size * hidden
+    key_is_value = window is None and bool(fields.get("attention_k_eq_v"))
+    kv_width = kv * (size if key_is_value else size + value_size)
+    parameters = hidden * (query + kv_width) + heads * value_size * hidden
     if fields.get("attention_bias") or fields.words("model_type") in _QKV_BIAS:
         parameters += query + kv * (size + value_size)
     score = heads * (size + value_size)
@@ -326,22 +343,30 @@ def _routed_layers(fields: Fields, layers: int) -> list[bool]:
     if period:
         offset = fields.maybe("expert_layer_offset") or 0
         return [i % period == offset for i in range(layers)]
+    frequency = fields.get("moe_layer_freq")
+    if isinstance(frequency, list):
+        return [bool(flag) for flag in frequency[:layers]]
     every = fields.maybe("interleave_moe_layer_step", "decoder_sparse_step") or 1
     dense = set(fields.get("mlp_only_layers") or ())
-    first = fields.maybe("first_k_dense_replace") or 0
+    first = fields.maybe("first_k_dense_replace", "moe_layer_start_index") or 0
     return [i >= first and i not in dense and (i + 1) % every == 0 for i in range(layers)]
 
 
 def _moe(fields: Fields, hidden: int, *, layers: int, experts: int, matrices: int) -> MlpLayers:
     source = _expert_fields(fields)
-    top = source.whole("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk")
+    top = source.whole(
+        "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "moe_k",
+        "top_k_experts",
+    )  # fmt: skip
     width = source.whole("moe_intermediate_size", "intermediate_size", "ffn_hidden_size")
     shared = source.maybe("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size")
     if shared is None:
-        count = source.maybe("n_shared_experts", "num_shared_experts") or 0
-        shared = count * width
+        names = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+        shared = (source.maybe(*names) or 0) * width
         if fields.words("model_type").startswith("llama4"):
             shared = width
+    if fields.get("enable_moe_block"):  # Gemma 4: a dense block beside the routed one
+        shared = fields.whole("intermediate_size")
     gate = hidden if fields.words("model_type").startswith(("qwen2_moe", "qwen3_next")) else 0
     return MlpLayers(
         layers=layers,

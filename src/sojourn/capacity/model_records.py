@@ -68,6 +68,9 @@ class ModelSpec(Record):
     head_parameters: int = Field(description="Of the output head; 0 when tied to the embedding.")
     norm_parameters: int
     vision_parameters: int = 0
+    mtp_parameters: int = Field(
+        0, description="Of the multi-token-prediction layers; loaded for speculation only."
+    )
     checkpoint_dtype: str = "bf16"
     source: str
     facts: dict[str, Sourced] = Field(

@@ -314,10 +314,14 @@ class CapacityModel(Record):
 
     fleet: Fleet
     resources: tuple[Resource, ...] = Field(
-        description="Least headroom first; the retry budget, no limit but a warning, last."
+        description="Least headroom first; last what is no limit but a warning: a front end whose"
+        " load is not measured, the retry budget."
     )
     engine_wait_s: float | Excuse
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = Field(
+        (), description="Where step times are used outside what they are known for."
+    )
 
     @property
     def binding(self) -> Resource:

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from typer.main import get_command
 
 from sojourn.attribution import rules, scoring
-from sojourn.capacity.catalogue import catalogue_page
+from sojourn.capacity.catalogue_page import catalogue_page
 from sojourn.cli.scenario_reference import scenario_page
 from sojourn.cli.verbs import app
 from sojourn.config import Analysis, BucketRule, Buckets, Config, Deployment, Retry, Slo, Station
