@@ -19,14 +19,13 @@ from sojourn.trace.arrays import Floats, floats
 from sojourn.trace.tables import Tables
 
 
-def build(
-    tables: Tables, config: Config, *, fit_sweep: FitSweep | None = None
-) -> Fleet | Excuse:
+def build(tables: Tables, config: Config, *, fit_sweep: FitSweep | None = None) -> Fleet | Excuse:
     """The fleet behind these tables.
 
     Step time: fitted to the telemetry (`calibration.fit`), else that of the hardware where
-    sojourn.yaml names model and accelerator. Flags: sojourn.yaml, else what the engine printed, else the defaults. KV blocks:
-    those, else memory, else enough for every slot at the longest context seen (assumed).
+    sojourn.yaml names model and accelerator. Flags: sojourn.yaml, else what the engine printed,
+    else the defaults. KV blocks: those, else memory, else enough for every slot at the longest
+    context seen (assumed).
     Stations and retries: from the spans, corrected by sojourn.yaml.
 
     Raises:
