@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from sojourn.capacity import fleet
 from sojourn.capacity.flags import findings, flag, resolve, with_resolved
+from sojourn.capacity.records import Fleet
 from sojourn.config import Config
 from sojourn.errors import ConfigError, InputError, UsageError
 from sojourn.interval import Provenance
@@ -218,3 +220,27 @@ def test_defaults_by_engine_and_card():
         assert deployment.max_num_seqs == sequences, engine
     assert resolved(configured(engine="vllm 0.6.3"))[0].prefix_caching is False
     assert resolved(configured(engine="vllm 0.32.0"))[0].gpu_memory_utilization == 0.92
+
+
+def test_the_fleet_is_built_from_the_launch():
+    """gpt-oss: the engine's blocks are of groups; the simulator's are of whole contexts."""
+    rows = [
+        {
+            "call_id": f"{i}",
+            "request_id": f"{i}",
+            "arrival_s": i * 0.1,
+            "input_tokens": 1500,
+            "output_tokens": 300,
+        }
+        for i in range(50)
+    ]
+    tables = Tables(calls=from_rows("calls", rows))
+    launch = "docker run vllm/vllm-openai:v0.11.0 --model openai/gpt-oss-20b --max-num-seqs 96"
+    config = configured(launch=f"{launch} --num-gpu-blocks-override 10000", accelerator="H100")
+    built = fleet.build(tables, config)
+    assert isinstance(built, Fleet)
+    assert built.engine.max_num_seqs == 96
+    assert built.engine.max_num_batched_tokens == 8192
+    assert 5_000 < built.engine.kv_blocks < 10_000
+    assert built.engine.kv_blocks_provenance is Provenance.MEASURED
+    assert built.engine.memory.concurrency_at_profile > 50
