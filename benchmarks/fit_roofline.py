@@ -16,6 +16,7 @@ import dataclasses
 import zlib
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -27,28 +28,32 @@ from scipy.sparse import lil_matrix
 
 from sojourn.capacity import catalogue
 from sojourn.capacity import roofline_attention as attention
-from sojourn.capacity.roofline import base_s, prompt_s
+from sojourn.capacity.roofline import base_s, front_s, prompt_s
 from sojourn.capacity.roofline_constants import CONSTANTS, Constants, Engine, engine_kind
 from sojourn.capacity.roofline_setting import Setting, setting_of
 
 Floats = npt.NDArray[np.float64]
 CHUNK = 8192
-ROWS_OF_A_SHAPE = 6
+ROWS_OF_A_SHAPE = 5
 """Of one deployment at most so many rows take part in a fit, spread over its loads."""
-PRIOR = 0.12
-"""Weight of staying at the start: a log-unit off costs as much as this many groups off by as much;
-it decides only where rows do not."""
+OLD = {"Argonne vLLM", "Argonne TensorRT-LLM", "Splitwise"}
+"""Sets of engines of 2023 and 2024: they weigh half."""
+PRIOR = {"": 0.12, "link": 0.5, "memory": 0.5, "kv": 0.5, "compute": 0.6, "experts_memory": 0.4,
+         "prefill_attention": 0.5, "routing": 0.4, "skew": 0.4, "state": 0.5, "linear_flops": 0.5, "quantise": 0.3, "experts_compute": 0.3, "launch": 0.5}  # fmt: skip
+"""Weight of staying at the start, by field: a log-unit off costs as much as that many groups (square
+root) off by as much. Shares and launches start at what the operator tables say, so they weigh more."""
 
 SHARES = {
     "memory": (0.5, 1.0), "compute": (0.3, 1.0), "kv": (0.5, 1.0),
     "experts_memory": (0.3, 1.0), "experts_compute": (0.2, 1.0),
-    "prefill_attention": (0.3, 1.0), "launch": (0.4, 2.0), "routing_s": (1e-6, 1e-4),
-    "routing": (0.6, 1.0), "sampler_passes": (1.0, 40.0), "link": (0.1, 0.9),
-    "reduce": (0.7, 6.0), "skew": (0.1, 3.0), "state": (0.2, 1.0), "linear_flops": (0.01, 0.5),
+    "prefill_attention": (0.3, 1.0), "launch": (0.4, 2.0),
+    "routing": (0.6, 1.0), "sampler_passes": (1.0, 40.0), "link": (0.3, 1.0), "quantise": (0.1, 1.0), "front_token_s": (1e-7, 2e-5),
+    "skew": (0.1, 3.0), "state": (0.2, 1.0), "linear_flops": (0.01, 0.5),
 }  # fmt: skip
 ENGINE_FIELDS = {
     "step_s": (1e-5, 2e-2), "sequence_s": (1e-7, 2e-4), "launch_s": (1e-5, 2e-3),
-    "front_s": (1e-3, 5e-2), "kernels": (1.0, 15.0),
+    "front_s": (1e-3, 5e-2), "kernels": (1.0, 15.0), "reduce": (0.3, 6.0),
+    "routing_s": (1e-7, 1e-4),
 }  # fmt: skip
 
 
@@ -84,9 +89,12 @@ def constants_of(x: Floats, start: Constants) -> Constants:
     return dataclasses.replace(start, **own, engines=changed)
 
 
+_model, _gpu = cache(catalogue.model), cache(catalogue.gpu)
+
+
 def _setting(row: Measured, constants: Constants, context: float) -> Setting:
     return setting_of(
-        catalogue.model(row.model), catalogue.gpu(row.gpu), row.deployment,
+        _model(row.model), _gpu(row.gpu), row.deployment,
         mean_context=max(context, 1.0), constants=constants,
     )  # fmt: skip
 
@@ -110,7 +118,7 @@ def predict(row: Measured, constants: Constants) -> float:
     if row.kind == "ttft":
         around = base_s(s, row.batch - 1) - base_s(s, 0) if row.batch > 1 else 0.0
         looks = (row.batch - 1) * row.context * attention.slope_s(s) if row.batch > 1 else 0.0
-        own = base_s(s, 0) + _prompt(s, row.prompt) + s.engine.front_s
+        own = base_s(s, 0) + _prompt(s, row.prompt) + front_s(s, row.prompt)
         return own + max(around + looks, 0.0)
     tokens = row.prompt * row.batch
     looks = attention.prefill_context_s(s) * row.batch * row.prompt * row.prompt / 2
@@ -152,7 +160,7 @@ def _factor(row: Measured, constants: Constants) -> float:
     ttft, tpot = closed_loop(
         steps, clients=int(row.batch), prompt=row.prompt, output=row.output, even=row.even
     )
-    told = tpot if row.kind == "tpot" else ttft + s.engine.front_s
+    told = tpot if row.kind == "tpot" else ttft + front_s(s, row.prompt)
     return float(np.log(told / predict(row, constants)))
 
 
@@ -166,7 +174,12 @@ def weights(rows: Sequence[Measured]) -> Floats:
     count: dict[tuple[str, str, str], int] = defaultdict(int)
     for r in rows:
         count[r.set, r.group, r.kind] += 1
-    return np.array([1 / max(count[r.set, r.group, r.kind], 4) for r in rows]) ** 0.5
+
+    return np.array([
+        (0.5 if r.set in OLD or r.kind == "ttft" else 1.0)
+        / max(count[r.set, r.group, r.kind], 4)
+        for r in rows
+    ]) ** 0.5  # fmt: skip
 
 
 def thinned(rows: Sequence[Measured]) -> list[Measured]:
@@ -177,7 +190,8 @@ def thinned(rows: Sequence[Measured]) -> list[Measured]:
     kept = []
     for own in shapes.values():
         own.sort(key=lambda r: (r.batch, r.prompt, r.output))
-        at = np.unique(np.linspace(0, len(own) - 1, ROWS_OF_A_SHAPE).round().astype(int))
+        most = 3 if own[0].set in OLD else ROWS_OF_A_SHAPE
+        at = np.unique(np.linspace(0, len(own) - 1, most).round().astype(int))
         kept += [own[i] for i in at]
     return kept
 
@@ -190,11 +204,12 @@ def fit(rows: Sequence[Measured], start: Constants, steps: int = 25) -> Constant
     begin = values(start)
     low = np.log([bounds(name)[0] for _, name in names(start)])
     high = np.log([bounds(name)[1] for _, name in names(start)])
+    pull = np.array([PRIOR.get(name, PRIOR[""]) for _, name in names(start)])
     begin = np.clip(begin, low + 1e-3, high - 1e-3)
 
     def residual(x: Floats) -> Floats:
         told = weight * _soft(ratios(rows, constants_of(x, start), more))
-        return np.concatenate([told, PRIOR * (x - begin)])
+        return np.concatenate([told, pull * (x - begin)])
 
     found = least_squares(
         residual, begin, bounds=(low, high), max_nfev=steps, diff_step=1e-3,
@@ -216,7 +231,7 @@ def _pattern(rows: Sequence[Measured], start: Constants) -> lil_matrix:
     return pattern
 
 
-def _soft(x: Floats, scale: float = 0.15) -> Floats:
+def _soft(x: Floats, scale: float = 0.10) -> Floats:
     """Square root of the soft-L1 loss, with sign: linear beyond `scale`."""
     return np.sign(x) * scale * np.sqrt(2 * (np.sqrt(1 + (x / scale) ** 2) - 1))
 
@@ -250,7 +265,7 @@ def shown(constants: Constants) -> str:
     for kind, e in constants.engines.items():
         lines.append(
             f'    "{kind}": Engine({e.step_s:.3g}, {e.sequence_s:.3g}, {e.overlap}, '
-            f"{e.launch_s:.3g}, {e.front_s:.3g}, {e.kernels:.3g}"
+            f"{e.launch_s:.3g}, {e.front_s:.3g}, {e.kernels:.3g}, {e.reduce:.3g}, {e.routing_s:.3g}"
             f"{'' if e.graphs else ', graphs=False'}),"
         )
     return "\n".join(lines)

@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from sojourn.capacity.catalogue import Gpu
-from sojourn.capacity.memory import (
+from sojourn.capacity.memory_kv import kv_value_bytes
+from sojourn.capacity.memory_weights import (
     BYTES_PER_PARAMETER,
     UNQUANTISED_BYTES,
-    kv_value_bytes,
+    attention_dtype,
     weight_dtype,
 )
-from sojourn.capacity.model_records import AttentionKind, AttentionLayers, ModelSpec
-from sojourn.capacity.roofline_constants import Constants, Engine, engine_kind
-from sojourn.capacity.roofline_families import Family, Kernel, family_of, kernel_class
+from sojourn.capacity.model_records import ModelSpec
+from sojourn.capacity.roofline_constants import Constants, Engine, engine_kind, is_older
+from sojourn.capacity.roofline_families import CDNA, Family, Kernel, family_of, kernel_class
 from sojourn.config import Deployment
 
 MEAN_CONTEXT: Final = 1024.0
@@ -25,6 +26,7 @@ MEAN_CONTEXT: Final = 1024.0
 class Setting:
     """One rank: what it multiplies, in which format, with which kernels.
 
+    `old_cache_reads`: decode attention reads the cache once per query head, not per KV head.
     `tp` shards each layer of a rank; `dp` ranks share the routed experts (over `tp` x `dp`
     accelerators), whole where `ep`. `pp` stages only add hops: a step takes the whole depth.
     """
@@ -40,6 +42,7 @@ class Setting:
     value_bytes: int
     context: float
     engine: Engine
+    old_cache_reads: bool
     eager: bool
     constants: Constants
 
@@ -48,16 +51,16 @@ class Setting:
         """Accelerators that the routed experts lie on."""
         return self.tp * self.dp
 
-    def format(self, *, part: str, layer: AttentionLayers | None = None) -> str:
+    def format(self, part: str) -> str:
         """Format of the weights of a part: `attention`, `dense`, `experts` or `head`."""
+        model = self.model
         if part == "head":
             return "bf16"
-        if self.dtype == "mxfp4" and part != "experts":
-            return "bf16"
-        latent = layer is not None and layer.kind is AttentionKind.LATENT
-        if self.dtype in ("nvfp4", "int4") and part == "attention" and latent:
-            return "bf16"  # published FP4 and INT4 checkpoints of latent models: experts only
-        return self.dtype
+        if part in model.part_dtypes and self.dtype == model.checkpoint_dtype:
+            return model.part_dtypes[part]
+        if part == "attention":
+            return attention_dtype(model, self.dtype)
+        return "bf16" if self.dtype == "mxfp4" and part == "dense" else self.dtype
 
     def kernel(self, dtype: str, *, experts: bool = False) -> Kernel:
         """The kernel that multiplies weights of `dtype`, slowed to what a served model reaches."""
@@ -71,6 +74,7 @@ class Setting:
             kernel.memory * memory,
             kernel.compute * compute,
             kernel.blend,
+            kernel.input_bytes * self.constants.quantise,
         )
 
     def read_s(self, size: float) -> float:
@@ -100,10 +104,11 @@ def setting_of(
     Raises:
         UsageError: the deployment names a dtype nobody knows.
     """
+    family, kind = family_of(gpu), engine_kind(deployment.engine)
     return Setting(
         model=model,
         gpu=gpu,
-        family=family_of(gpu),
+        family=family,
         tp=deployment.tensor_parallel,
         dp=deployment.data_parallel,
         pp=deployment.pipeline_parallel,
@@ -111,7 +116,10 @@ def setting_of(
         dtype=weight_dtype(model, deployment),
         value_bytes=kv_value_bytes(deployment),
         context=MEAN_CONTEXT if mean_context is None else mean_context,
-        engine=constants.engines[engine_kind(deployment.engine)],
+        engine=constants.engines[kind],
+        old_cache_reads=kind == "vllm 2023"
+        or (kind == "vllm v0" and family is CDNA and is_older(deployment.engine, (0, 6))
+        ),
         eager=deployment.enforce_eager,
         constants=constants,
     )

@@ -18,7 +18,6 @@ from sojourn.capacity.catalogue import Gpu
 from sojourn.capacity.memory import memory, weight_dtype
 from sojourn.capacity.model_records import ModelSpec
 from sojourn.capacity.records import StepModel
-from sojourn.capacity.roofline import EFFICIENCY
 from sojourn.capacity.silicon_fit import (
     BATCHES,
     CONTEXTS,
@@ -35,6 +34,8 @@ from sojourn.errors import UsageError
 from sojourn.interval import Excuse, Provenance
 from sojourn.trace.arrays import Floats
 
+FRONT_S: Final = 5e-3
+"""HTTP and tokenising of a call before it is queued; assumed, as `silicon_host` was fitted with."""
 MEAN_CONTEXT: Final = 1024.0
 """Context around which lines are fitted where the caller names none."""
 POOL_SLACK: Final = 1.5
@@ -169,7 +170,7 @@ class _Build:
             prefill_tokens=prompts.tokens,
             prefill_base_s=tuple(float(max(v, 0.0)) for v in table),
             host_s=host.step_s,
-            front_s=EFFICIENCY.front_s,
+            front_s=FRONT_S,
             provenance=Provenance.CATALOGUE,
             source=self._source(asked, query, tables, parts),
             held_out_error=silicon_host.HELD_OUT_ERROR,

@@ -20,7 +20,8 @@ from sojourn.capacity.memory import (
     weight_dtype,
 )
 from sojourn.capacity.model_records import ModelSpec
-from sojourn.capacity.roofline import EFFICIENCY, FAST_LINK_BYTES_PER_S, physical_floor_s
+from sojourn.capacity.roofline import physical_floor_s
+from sojourn.capacity.roofline_links import reduce_s
 from sojourn.capacity.silicon_tables import Op, Refused
 from sojourn.config import Deployment
 from sojourn.trace.arrays import Floats
@@ -35,16 +36,6 @@ REDUCE_LIMIT: Final = 2.5
 NVLink stay below 1.6; L40S over PCIe reaches 6 at TP 8, more than two cards' times together."""
 MENDED_LIMIT: Final = 0.15
 """Median change by the isotonic clean-up above which the tables are refused."""
-
-
-def reduce_s(gpu: Gpu, tp: int, values: float) -> float:
-    """One ring all-reduce of `values` 16-bit numbers over `tp` cards, s: latency +
-    2 (tp-1)/tp x bytes / (link x efficiency). Source: `roofline.EFFICIENCY`. Wrong when: the
-    switch adds up itself (NVLS: half the bytes), or cards talk through the host's memory."""
-    fast = gpu.link_bytes_per_s >= FAST_LINK_BYTES_PER_S
-    latency = EFFICIENCY.all_reduce_s if fast else EFFICIENCY.all_reduce_slow_s
-    moved = 2 * (tp - 1) / tp * values * 2
-    return latency + moved / (gpu.link_bytes_per_s * EFFICIENCY.link)
 
 
 def is_reduce(name: str) -> bool:
