@@ -47,7 +47,8 @@ SHARES = {
     "memory": (0.5, 1.0), "compute": (0.3, 1.0), "kv": (0.5, 1.0),
     "experts_memory": (0.3, 1.0), "experts_compute": (0.2, 1.0),
     "prefill_attention": (0.3, 1.0), "launch": (0.4, 2.0),
-    "routing": (0.6, 1.0), "sampler_passes": (1.0, 40.0), "link": (0.3, 1.0), "quantise": (0.1, 1.0), "front_token_s": (1e-7, 2e-5),
+    "routing": (0.6, 1.0), "sampler_passes": (1.0, 40.0), "link": (0.3, 1.0),
+    "quantise": (0.1, 1.0), "front_token_s": (1e-7, 2e-5),
     "skew": (0.1, 3.0), "state": (0.2, 1.0), "linear_flops": (0.01, 0.5),
 }  # fmt: skip
 ENGINE_FIELDS = {

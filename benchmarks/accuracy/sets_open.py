@@ -14,6 +14,7 @@ from measured.runs import Run
 
 from sojourn.config import Deployment
 
+from .figures import figures_of
 from .reading import (
     MS,
     SHAREGPT_NOTE,
@@ -41,32 +42,14 @@ def vllm_defaults(gpu: str) -> dict[str, int]:
     return dict(VLLM_LARGE if gpu.startswith(large) else VLLM_SMALL)
 
 
-def figures_of(run: Run) -> dict[str, float]:
-    """Figures of recorded calls, as `figures` tells those of simulated ones."""
-    steps = run.output - 1
-    decode = run.e2e - run.ttft
-    found = {
-        "itl_mean_s": float(decode.sum() / max(steps.sum(), 1.0)),
-        "output_tokens_per_s": float(run.output.sum() / (run.end.max() - run.arrival.min())),
-        "requests_per_s": float(len(run) / (run.end.max() - run.arrival.min())),
-    }
-    many = steps > 0
-    parts = {"ttft": run.ttft, "e2e": run.e2e, "tpot": decode[many] / steps[many]}
-    for what, values in parts.items():
-        if len(values):
-            found[f"{what}_mean_s"] = float(values.mean())
-            for name, q in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
-                found[f"{what}_{name}_s"] = float(np.quantile(values, q))
-    return found
-
-
-def recorded(run: Run) -> Load:
-    """A recorded run's load."""
+def load_of(run: Run, rate_per_s: float | None = None) -> Load:
+    """A recorded run's load, and the rate that was meant."""
     return Load(
         Arrivals.RECORDED,
         run.input.astype(np.int64),
         run.output.astype(np.int64),
         cached=run.cached.astype(np.int64),
+        rate_per_s=rate_per_s,
         times_s=run.arrival,
     )
 
@@ -115,7 +98,8 @@ def _lmbench_file(path: Path, loaded: Loaded) -> None:
                 model=model,
                 gpu=gpu,
                 deployment=deployment,
-                load=recorded(part.run),
+                load=load_of(part.run, part.rate),
+                recorded=part.run,
                 measured=figures_of(part.run),
                 notes=notes,
                 transient=bool(len(part.run) / np.ptp(part.run.end) < 0.9 * part.rate),
@@ -155,7 +139,8 @@ def rtx_pro_6000(root: Path) -> Loaded:
                 model=str(flags["model"]),
                 gpu=gpu,
                 deployment=deployment,
-                load=recorded(told.run),
+                load=load_of(told.run),
+                recorded=told.run,
                 measured=figures_of(told.run),
                 transient=True,
                 server=name,

@@ -17,12 +17,15 @@ from sojourn.progress import Progress, silent
 
 if TYPE_CHECKING:
     from sojourn.attribution.records import Breakdown, Diagnosis
-    from sojourn.capacity.records import CapacityModel, Fleet, StationModel
+    from sojourn.capacity.fit_drift import Drift
+    from sojourn.capacity.records import CapacityModel, Fleet, StationModel, StepModel
+    from sojourn.capacity.sweep_runs import SweepRun
     from sojourn.plan.capacity_answer import Asked
     from sojourn.plan.capacity_records import CapacityAnswer
     from sojourn.plan.records import Holding, Plan
     from sojourn.plan.simulated import Result
     from sojourn.report.compose import Findings
+    from sojourn.sim.calibrated import Calibrated
     from sojourn.sim.scenario import SimRun
     from sojourn.sim.scenario_records import ScenarioFile
     from sojourn.sim.scenario_replay import Recording
@@ -121,7 +124,45 @@ def fleet(seen: Traffic) -> Fleet | Excuse:
     """The fleet behind a recording: fitted where the telemetry allows, else from the catalogue."""
     from sojourn.capacity import fleet as fleets  # noqa: PLC0415  (as above)
 
-    return fleets.build(seen.tables, seen.config)
+    return fleets.build(seen.tables, seen.config, fit_sweep=_fit_sweep)
+
+
+def _fit_sweep(runs: Sequence[SweepRun], start: StepModel | None) -> StepModel | Excuse:
+    """Step times from summaries of benchmark runs: the simulator is loaded where there are any."""
+    from sojourn.sim import sweep_matching  # noqa: PLC0415  (as above)
+
+    return sweep_matching.fit_sweep(runs, start)
+
+
+def calibrated(
+    tables: Tables, config: Config | None = None, progress: Progress | None = None
+) -> Calibrated | Excuse:
+    """The fleet behind a recording, its step times turned until a simulation of the recording
+    gives its times (where that pays, and is worth the time). Needs no requests: summaries of
+    benchmark runs will do."""
+    from sojourn.capacity import fleet as fleets  # noqa: PLC0415  (as above)
+    from sojourn.sim import calibrated as rounds  # noqa: PLC0415  (as above)
+
+    ready, config, say = _ready(tables, config), config or Config(), progress or silent
+    say("fitting step times", 0.2)
+    built = fleets.build(ready, config, fit_sweep=_fit_sweep)
+    return built if isinstance(built, Excuse) else rounds.matched(ready, built, config, say)
+
+
+def drift_of(tables: Tables, saved: Fleet, config: Config | None = None) -> Drift | Excuse:
+    """How far the engine of a recording has moved from a fleet that was calibrated before."""
+    from sojourn.capacity import fit_drift  # noqa: PLC0415  (as above)
+
+    return fit_drift.drift(_ready(tables, config), saved, config or Config())
+
+
+def _ready(tables: Tables, config: Config | None) -> Tables:
+    """Tables with buckets, and with waits at stations told apart from work."""
+    from sojourn.capacity import stations  # noqa: PLC0415  (as above)
+    from sojourn.workload import buckets  # noqa: PLC0415  (as above)
+
+    config = config or Config()
+    return stations.infer(buckets.assign(tables, config), config)[0]
 
 
 def capacity_of(seen: Traffic) -> CapacityModel | Excuse:
@@ -156,6 +197,7 @@ def capacity_answer(
 ) -> CapacityAnswer | Excuse:
     """How much the fleet takes, for how long, and what moves it. An excuse of the capacity model
     is passed on."""
+    from sojourn.capacity import flags  # noqa: PLC0415  (as above)
     from sojourn.plan import capacity_answer as answers  # noqa: PLC0415  (as above)
     from sojourn.plan import usage  # noqa: PLC0415  (as above)
     from sojourn.workload import replay  # noqa: PLC0415  (as above)
@@ -166,6 +208,7 @@ def capacity_answer(
         stream=replay.replay(seen.tables, seed=seen.config.analysis.seed),
         profile=seen.profile,
         config=seen.config,
+        deployment=flags.resolve(seen.config, seen.tables)[0],
         busy=usage.usage(seen.tables, seen.config, model.fleet).engine_busy,
     )
     return answers.answer(model, subject, asked or answers.Asked(), progress or silent)

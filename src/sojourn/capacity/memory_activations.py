@@ -11,7 +11,7 @@ from sojourn.capacity.model_records import ModelSpec
 from sojourn.config import Deployment
 from sojourn.units import GIB
 
-SORTING_BYTES_PER_LOGIT: Final = 38.4
+SORTING_BYTES_PER_LOGIT: Final = 38.35
 """Peak memory of sampling one (sequence, vocabulary entry) by sorting: fp32 logits, their sort
 (values and int64 indices), probabilities, cumulative sum, masks. Fitted: the activation peaks
 vLLM 0.11.0 printed for Llama-3.1-8B, Qwen3-0.6B and gpt-oss-20b with its default of 1,024

@@ -33,6 +33,8 @@ CONTEXT_GIB: Final = 0.6
 """Taken before an engine measures: vLLM's logs on an H100 begin with 78.57 of 79.18 GiB free."""
 SGLANG_PARALLEL_GIB: Final = 0.9
 """Taken by communicators before SGLang measures. Assumed: vLLM's log at TP 2 begins with 77.64."""
+SGLANG_LOADING_GIB: Final = 0.28
+"""What loading takes beside the weights: Qwen2.5-32B at TP 4 logs 15.54 GiB, its share is 15.26."""
 _MIB: Final = 1024**2
 _SGLANG_CHUNK: Final = ((35, 2048), (60, 4096), (160, 8192), (math.inf, 16384))
 _SGLANG_GRAPHS: Final = ((20, 8, 8), (35, 24, 80), (60, 32, 160), (160, 256, 512))
@@ -125,7 +127,7 @@ def sglang_room(memory_gib: float, deployment: Deployment, engine: Knobs, weight
     parallel = deployment.tensor_parallel * deployment.data_parallel > 1
     before = memory_gib - CONTEXT_GIB - (SGLANG_PARALLEL_GIB if parallel else 0.0)
     fraction = sglang_fraction(memory_gib, deployment, engine)
-    return before * fraction * GIB - weights + engine.cpu_offload_gib * GIB
+    return (before * fraction - SGLANG_LOADING_GIB + engine.cpu_offload_gib) * GIB - weights
 
 
 def trtllm_room(

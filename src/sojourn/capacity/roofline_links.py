@@ -42,7 +42,9 @@ def bandwidth(gpu: Gpu, ranks: int, share: float) -> float:
     return link * BRIDGED if bridged else link
 
 
-def reduce_s(gpu: Gpu, ranks: int, values: float, *, start: float = 1.0, link: float = 1.0) -> float:
+def reduce_s(
+    gpu: Gpu, ranks: int, values: float, *, start: float = 1.0, link: float = 1.0
+) -> float:
     """One all-reduce of `values` 16-bit numbers over `ranks` cards, s: the lesser of direct reads
     and a ring, each start + 2 (n-1)/n bytes / (link x share). `start`, `link`: factors on both.
 

@@ -10,7 +10,7 @@ from sojourn.capacity.memory_kv import kv_value_bytes
 from sojourn.capacity.memory_weights import (
     BYTES_PER_PARAMETER,
     UNQUANTISED_BYTES,
-    attention_dtype,
+    held_dtypes,
     weight_dtype,
 )
 from sojourn.capacity.model_records import ModelSpec
@@ -53,14 +53,12 @@ class Setting:
 
     def format(self, part: str) -> str:
         """Format of the weights of a part: `attention`, `dense`, `experts` or `head`."""
-        model = self.model
         if part == "head":
             return "bf16"
-        if part in model.part_dtypes and self.dtype == model.checkpoint_dtype:
-            return model.part_dtypes[part]
-        if part == "attention":
-            return attention_dtype(model, self.dtype)
-        return "bf16" if self.dtype == "mxfp4" and part == "dense" else self.dtype
+        if part == "experts":
+            return self.model.part_dtype("experts", self.dtype)
+        attention, dense = held_dtypes(self.model, self.dtype)
+        return attention if part == "attention" else dense
 
     def kernel(self, dtype: str, *, experts: bool = False) -> Kernel:
         """The kernel that multiplies weights of `dtype`, slowed to what a served model reaches."""
@@ -118,8 +116,7 @@ def setting_of(
         context=MEAN_CONTEXT if mean_context is None else mean_context,
         engine=constants.engines[kind],
         old_cache_reads=kind == "vllm 2023"
-        or (kind == "vllm v0" and family is CDNA and is_older(deployment.engine, (0, 6))
-        ),
+        or (kind == "vllm v0" and family is CDNA and is_older(deployment.engine, (0, 6))),
         eager=deployment.enforce_eager,
         constants=constants,
     )

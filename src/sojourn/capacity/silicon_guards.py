@@ -22,7 +22,7 @@ from sojourn.capacity.memory import (
 from sojourn.capacity.model_records import ModelSpec
 from sojourn.capacity.roofline import physical_floor_s
 from sojourn.capacity.roofline_links import reduce_s
-from sojourn.capacity.silicon_tables import Op, Refused
+from sojourn.capacity.silicon_tables import Op, Refused, is_reduce
 from sojourn.config import Deployment
 from sojourn.trace.arrays import Floats
 
@@ -36,11 +36,6 @@ REDUCE_LIMIT: Final = 2.5
 NVLink stay below 1.6; L40S over PCIe reaches 6 at TP 8, more than two cards' times together."""
 MENDED_LIMIT: Final = 0.15
 """Median change by the isotonic clean-up above which the tables are refused."""
-
-
-def is_reduce(name: str) -> bool:
-    """Whether an operator of the tables is an all-reduce between layers."""
-    return "_ar_" in name or name.endswith("_ar")
 
 
 class Reduces:

@@ -127,6 +127,19 @@ def over_seeds(brackets: Sequence[Bracket], confidence: float) -> Interval:
     return Interval(low=low, mid=mid, high=max(high, mid * finest), confidence=confidence)
 
 
+def capped(interval: Interval, load: float) -> Interval:
+    """The interval of a knee of which longer runs left `load`: known to the resolution from above,
+    and from below as far as the knee was."""
+    if load >= interval.mid:
+        return interval
+    return Interval(
+        low=min(interval.low, load * (1 - TOLERANCE)),
+        mid=load,
+        high=load * (1 + TOLERANCE),
+        confidence=interval.confidence,
+    )
+
+
 def change(before: Sequence[Bracket], after: Sequence[Bracket], confidence: float) -> Interval:
     """Relative change of the knee, seed by seed: Student's interval of the log ratios, widened by
     the resolution of both. Source: paired t, Law & Kelton, ch. 10.2.1."""

@@ -18,7 +18,7 @@ from sojourn.config import Config
 from sojourn.interval import Excuse
 from sojourn.plan.holding_records import Settled, Sustained
 from sojourn.plan.load_runs import all_held
-from sojourn.plan.load_search import TOLERANCE, Limits, knees, over_seeds
+from sojourn.plan.load_search import TOLERANCE, Limits, capped, knees, over_seeds
 from sojourn.plan.settling import BUDGET, first_decided, lowered, of_rate, without_drift
 from sojourn.plan.slo import Judged, judge, standings
 from sojourn.progress import Progress, silent
@@ -97,7 +97,7 @@ def sustained(
     interval = over_seeds(brackets, config.analysis.confidence)
     settled, rate = settled_rate(runs, interval.mid, seeds[0])
     return Sustained(
-        rate_per_s=interval.scale(rate / interval.mid),
+        rate_per_s=capped(interval, rate),
         settled=settled,
         lowered=rate < interval.mid,
         replications=len(brackets),

@@ -115,17 +115,17 @@ def guess(runs: Sequence[SweepRun]) -> StepModel | Excuse:
             reason="No run tells the time between tokens, and no hardware is named to start from",
             collect=("mean TPOT or ITL of each benchmark run", "deployment.model and .accelerator"),
         )
-    batch, gap, context = (np.array(column) for column in zip(*seen, strict=True))
-    slope = CONTEXT_PART * float(np.median(gap[-1:] / (batch[-1:] * context[-1:])))
+    batch, gaps, context = (np.array(column) for column in zip(*seen, strict=True))
+    slope = CONTEXT_PART * float(np.median(gaps[-1:] / (batch[-1:] * context[-1:])))
     knots = met_of(runs)
-    base = np.interp(knots, batch, gap * (1 - CONTEXT_PART * batch / batch[-1]))
+    base = np.interp(knots, batch, gaps * (1 - CONTEXT_PART * batch / batch[-1]))
     base = np.maximum.accumulate(base)
     places = (0, *knots)
     return StepModel(
         batches=places,
         base_s=(float(base[0]), *base.tolist()),
         slope_s_per_token=(slope,) * len(places),
-        prefill_s_per_token=_prompt_token_s(runs, float(gap[0])),
+        prefill_s_per_token=_prompt_token_s(runs, float(gaps[0])),
         provenance=Provenance.FITTED,
         source="guessed from the runs",
     )

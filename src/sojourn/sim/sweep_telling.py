@@ -47,7 +47,7 @@ class Posterior:
 
     def left_out(self) -> Floats:
         """Errors (logarithms) of each run's figures by the solution without that run."""
-        hat = self.weighted @ self.covariance @ self.weighted.T
+        hat: Floats = self.weighted @ self.covariance @ self.weighted.T
         scaled = self.error * self.weight
         found = np.empty(len(self.error))
         for run in np.unique(self.run):
@@ -107,7 +107,7 @@ def _first_named(
     for kind in kinds:
         chosen = np.array([name in kind for name in names])
         if chosen.any():
-            return values[chosen]
+            return np.asarray(values[chosen], dtype=np.float64)
     return values
 
 
