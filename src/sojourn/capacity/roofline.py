@@ -18,6 +18,7 @@ from sojourn.capacity.roofline_constants import CONSTANTS, Constants
 from sojourn.capacity.roofline_links import all_reduce_s, hops_s
 from sojourn.capacity.roofline_matrices import blocks_s, distinct_experts, head_s, launched
 from sojourn.capacity.roofline_setting import MEAN_CONTEXT, Setting, parameter_bytes, setting_of
+from sojourn.capacity.roofline_spread import spread
 from sojourn.config import Deployment
 from sojourn.interval import Provenance
 
@@ -68,6 +69,7 @@ def step_model(
         " measured kernel shapes, end-to-end constants fitted on public measurements",
         valid_batch=(0, BATCHES[-1]),
         valid_context=(0, model.max_model_len or 0),
+        spread=spread(model, s.family, BATCHES),
         to_narrow="Record request rows of this deployment: a fit to them replaces this estimate.",
     )
 

@@ -10,6 +10,11 @@ from sojourn.capacity.roofline_setting import Setting
 LATENT_COMPUTE = 0.55
 """Share of the 16-bit peak of latent decode kernels (one latent, all heads): measured shapes as in
 `roofline_families`."""
+SPARSE_HEADS = 64
+"""Query heads a sparse latent kernel works on at least (FlashMLA; 7,700 prompt tokens per second of
+GLM-5 on eight H200 at any length, vLLM and SGLang alike, are told by it)."""
+ROTARY = 64
+"""Values of the rotary key of latent attention (all published configs)."""
 STATE_PASSES = 2
 """A linear layer reads and writes its state."""
 FLOPS_PER_STATE_VALUE = 8
@@ -40,11 +45,20 @@ def _kernel(s: Setting, layer: AttentionLayers) -> Kernel:
     return Kernel(launch, kernel.memory * s.constants.kv, compute, kernel.blend)
 
 
+def latent_score(s: Setting, layer: AttentionLayers) -> float:
+    """Multiply-adds of one token on one cached one in decode form, on one GPU: kernels for chosen
+    tokens fill up to `SPARSE_HEADS` heads, however few tensor parallelism leaves."""
+    if layer.top_k is None or layer.kind is not AttentionKind.LATENT:
+        return layer.score_decode / s.tp
+    head = 2 * layer.kv_values_per_token - ROTARY
+    return max(layer.score_decode / s.tp, min(layer.score_decode, SPARSE_HEADS * head))
+
+
 def token_s(s: Setting, layer: AttentionLayers) -> float:
     """One decode looking at one cached token of these layers."""
-    flops = 2 * layer.layers * layer.score_decode / s.tp
+    flops = 2 * layer.layers * latent_score(s, layer)
     read = kv_bytes(s, layer)
-    if s.old_cache_reads and layer.kv_values_per_token:
+    if s.untuned.cache and layer.kv_values_per_token:
         read *= max(1.0, layer.score_decode / layer.kv_values_per_token)
     return _kernel(s, layer).work_s(s.read_s(read), s.compute_s(flops, "bf16"))
 
@@ -82,8 +96,8 @@ def launches_s(s: Setting) -> float:
 
 def _score_s(s: Setting, layer: AttentionLayers) -> float:
     sparse = layer.top_k is not None and closed(s, layer)  # gathered tokens: the decode form
-    score = layer.score_decode if sparse else layer.score_prefill
-    flops = 2 * layer.layers * score / s.tp
+    score = latent_score(s, layer) if sparse else layer.score_prefill / s.tp
+    flops = 2 * layer.layers * score
     share = s.family.prefill_attention * s.constants.prefill_attention
     return s.compute_s(flops, "bf16") / share
 

@@ -46,12 +46,14 @@ def reduce_s(
     gpu: Gpu, ranks: int, values: float, *, start: float = 1.0, link: float = 1.0
 ) -> float:
     """One all-reduce of `values` 16-bit numbers over `ranks` cards, s: the lesser of direct reads
-    and a ring, each start + 2 (n-1)/n bytes / (link x share). `start`, `link`: factors on both.
+    and a ring, each start + 2 (n-1)/n bytes / (link x share). `start`, `link`: factors on both, the
+    latter of switched links (what prefill on many cards loses beside).
 
     Source: ring all-reduce (Patarasuk and Yuan 2009); starts and shares measured, see
     `roofline_families`. Wrong when: the group spans machines.
     """
     family = family_of(gpu)
+    link = 1.0 if gpu.link_bytes_per_s < SWITCHED_BYTES_PER_S else link
     moved = 2 * (ranks - 1) / ranks * values * VALUE_BYTES
     direct = start * start_s(family, ranks) + moved / bandwidth(gpu, ranks, family.direct * link)
     ring = ring_start_s(family, ranks) + moved / bandwidth(gpu, ranks, family.ring * link)

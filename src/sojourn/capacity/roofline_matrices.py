@@ -120,9 +120,10 @@ def experts_s(s: Setting, layer: MlpLayers, tokens: float) -> float:
         own /= s.ranks
     dtype = s.format("experts")
     kernel = s.kernel(dtype, experts=True)
+    rows = pairs + kernel.padding * seen
     activations = pairs * (2 * s.model.hidden_size + own / s.model.hidden_size) * VALUE_BYTES
     work = kernel.work_s(
-        s.read_s(seen * own * parameter_bytes(dtype)), s.compute_s(2 * pairs * own, dtype)
+        s.read_s(seen * own * parameter_bytes(dtype)), s.compute_s(2 * rows * own, dtype)
     )
     return kernel.launch_s + work + s.read_s(activations) / ACTIVATION_SHARE
 

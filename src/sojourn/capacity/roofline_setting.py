@@ -23,10 +23,26 @@ MEAN_CONTEXT: Final = 1024.0
 
 
 @dataclass(frozen=True)
+class Untuned:
+    """What engines of 2023 and 2024 did badly.
+
+    `cache`: decode attention read the cache once per query head, not per KV head (vLLM's first
+    paged kernel; on ROCm until 0.6). `products`: 16-bit products of more than a few rows reached
+    a twentieth of the peak on ROCm before vLLM 0.6 (62 to 74 TFLOPS per MI300X over six models at
+    TP 1 and 2, batches 16 to 256, in static batches of 2024). Wrong when: the vendor tuned it.
+    """
+
+    cache: bool
+    products: bool
+
+
+UNTUNED_COMPUTE: Final = 0.065
+
+
+@dataclass(frozen=True)
 class Setting:
     """One rank: what it multiplies, in which format, with which kernels.
 
-    `old_cache_reads`: decode attention reads the cache once per query head, not per KV head.
     `tp` shards each layer of a rank; `dp` ranks share the routed experts (over `tp` x `dp`
     accelerators), whole where `ep`. `pp` stages only add hops: a step takes the whole depth.
     """
@@ -42,7 +58,7 @@ class Setting:
     value_bytes: int
     context: float
     engine: Engine
-    old_cache_reads: bool
+    untuned: Untuned
     eager: bool
     constants: Constants
 
@@ -67,12 +83,15 @@ class Setting:
         kernel = table.get(kind) or table["wo"]
         memory = self.constants.experts_memory if experts else self.constants.memory
         compute = self.constants.experts_compute if experts else self.constants.compute
+        if self.untuned.products and kind == "16" and not experts:
+            compute = UNTUNED_COMPUTE / kernel.compute
         return Kernel(
             kernel.launch_s * self.constants.launch,
             kernel.memory * memory,
             kernel.compute * compute,
             kernel.blend,
             kernel.input_bytes * self.constants.quantise,
+            kernel.padding,
         )
 
     def read_s(self, size: float) -> float:
@@ -103,6 +122,8 @@ def setting_of(
         UsageError: the deployment names a dtype nobody knows.
     """
     family, kind = family_of(gpu), engine_kind(deployment.engine)
+    vllm = kind.startswith("vllm")
+    old_rocm = vllm and family is CDNA and is_older(deployment.engine, (0, 6))
     return Setting(
         model=model,
         gpu=gpu,
@@ -115,8 +136,7 @@ def setting_of(
         value_bytes=kv_value_bytes(deployment),
         context=MEAN_CONTEXT if mean_context is None else mean_context,
         engine=constants.engines[kind],
-        old_cache_reads=kind == "vllm 2023"
-        or (kind == "vllm v0" and family is CDNA and is_older(deployment.engine, (0, 6))),
+        untuned=Untuned(cache=kind == "vllm 2023" or old_rocm, products=old_rocm),
         eager=deployment.enforce_eager,
         constants=constants,
     )
