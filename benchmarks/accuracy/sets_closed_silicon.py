@@ -7,7 +7,7 @@ here); no prefix cache; vLLM with `max-num-batched-tokens` 8192 and `max-num-seq
 clients on Hopper, 512 on Blackwell; TensorRT-LLM with 16,384 tokens a step (20,000 for gpt-oss)
 and an fp8 KV cache.
 The other rows were launched by aiconfigurator's own generator (`src/aiconfigurator/generator`):
-fixed lengths, 2 requests a client to warm up, a token budget of batch + prompt + 1,500, and no cut
+fixed lengths, 2 requests a client to warm up, a token budget of batch + prompt + 500, and no cut
 prompts under TensorRT-LLM; SGLang mixes prompts with decodes from some version on (0.5.6 does by
 its figures, 0.5.1 not). Its bench has sent 10, later 50 requests a client: 10 fits these rows.
 Whether a figure is a mean is not said; InferenceX rows of H100 bear it out (TTFT within 5%).
@@ -19,7 +19,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -53,11 +53,25 @@ FALLS: Final = 0.7
 BLACKWELL: Final = ("B200", "B300", "GB200", "GB300")
 WAITS: Final = (0.7, 1.3)
 """Requests that always wait, by Little's law, where one batch slot was missing."""
+CONNECTIONS: Final = 100
 FEW: Final = 32
 """Clients up to which the initial burst does not hide that."""
 GENERATED_MIXED: Final = (0, 5, 6)
 """SGLang from this version on ran with --enable-mixed-chunk where the generator launched it."""
+ROOM: Final = 500
+"""Tokens of a step beyond batch and prompt. The generator has had 500 and 1,500; with 1,500 two
+prompts of 1,024 tokens share a step, and told TTFT of those rows is half too long."""
 MIXED: Final = "python -m sglang.launch_server --model-path {} --tp {} --enable-mixed-chunk"
+
+
+class Run(NamedTuple):
+    """A row and its nominal lengths (those drawn differ with the number of requests)."""
+
+    row: Row
+    isl: int
+    osl: int
+
+
 Layout = tuple[int, int, int, bool]
 """TP, PP, attention DP, whether experts are spread."""
 
@@ -65,27 +79,29 @@ Layout = tuple[int, int, int, bool]
 def silicon(folder: Path) -> Loaded:
     """Every row of one engine (prompts and decodes in one pool)."""
     loaded = Loaded()
-    seen: set[tuple[object, ...]] = set()
+    runs: dict[tuple[object, ...], Run] = {}
 
     def build(record: Record) -> list[Row]:
         row = _row(record)
-        key = (row.model, row.server, len(row.load.inputs), int(row.load.inputs.max()),
-               int(row.load.outputs.max()), *row.measured.items())  # fmt: skip
-        if key in seen:
+        run = Run(row, record.count("isl"), record.count("osl"))
+        key = (row.server, row.load.concurrency, *run[1:], *row.measured.items())
+        if key in runs:
             raise LeftOut("the same figures as another row")
-        seen.add(key)
-        return [row]
+        runs[key] = run
+        return []
 
     collect(records(folder / FILE, loaded), build, loaded)
+    left = list(runs.values())
     for reason, bad in (
-        ("TPOT under 70% of that with fewer clients of the same server", _fallen(loaded.rows)),
-        ("prompts faster than the card computes: a prefix cache served them", _cached(loaded.rows)),
+        ("TPOT under 70% of that with fewer clients of the same server", _fallen(left)),
+        ("prompts faster than the card computes: a prefix cache served them", _cached(left)),
+        ("the client kept to 100 connections, far fewer than its clients", _held_back(left)),
     ):
-        kept = [row for row in loaded.rows if id(row) not in bad]
-        if len(kept) < len(loaded.rows):
-            loaded.skip(reason, len(loaded.rows) - len(kept))
-        loaded.rows = kept
-    loaded.rows = _one_slot_less(loaded.rows)
+        kept = [run for run in left if id(run.row) not in bad]
+        if len(kept) < len(left):
+            loaded.skip(reason, len(left) - len(kept))
+        left = kept
+    loaded.rows = _one_slot_less(left)
     return loaded
 
 
@@ -96,7 +112,7 @@ def _row(record: Record) -> Row:
     model, gpu = model_name(record.text("model_path")), gpu_name(record.text("system"))
     clients = record.count("concurrency")
     layout = layout_of(record, inferencex=inferencex)
-    replicas = _replicas(record, clients, layout[2])
+    replicas = 1 if inferencex else _replicas(record, clients, layout[2])
     dtype = weight_dtype(
         record.text("model_path"),
         record.text("precision"), record.text("moe_quant_mode"), record.text("gemm_quant_mode"),
@@ -217,9 +233,10 @@ def _kv_dtype(backend: str, gpu: str, dtype: str, *, inferencex: bool) -> str:
 
 def _slots(record: Record, backend: str, gpu: str, *, inferencex: bool) -> int:
     """Batch slots of one rank."""
-    batch = int(record.number("batch_size") or record.count("concurrency"))
+    clients = record.count("concurrency")
     if inferencex:
-        return max(512, batch) if gpu.startswith(BLACKWELL) else batch
+        return max(512, clients) if gpu.startswith(BLACKWELL) else clients
+    batch = int(record.number("batch_size") or clients)
     return batch if backend == "trtllm" else max(256, batch)
 
 
@@ -231,8 +248,8 @@ def _budget(record: Record, backend: str, model: str, *, inferencex: bool) -> in
     if backend == "sglang":
         return 8192
     isl, batch = record.count("isl"), record.count("concurrency")
-    whole = (isl + 1500) // isl * isl
-    return batch + (whole if backend == "trtllm" else isl + 1500)
+    whole = (isl + ROOM) // isl * isl
+    return batch + (whole if backend == "trtllm" else isl + ROOM)
 
 
 def _launch(record: Record, backend: str, tp: int, *, inferencex: bool) -> str | None:
@@ -243,17 +260,13 @@ def _launch(record: Record, backend: str, tp: int, *, inferencex: bool) -> str |
     return MIXED.format(record.text("model_path"), tp)
 
 
-def _lengths(row: Row) -> tuple[int, int]:
-    return int(row.load.inputs.max()), int(row.load.outputs.max())
-
-
-def _fallen(rows: list[Row]) -> set[int]:
+def _fallen(runs: list[Run]) -> set[int]:
     """Rows whose TPOT is a fault of the file; versions of an engine count as one server."""
     found: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
+    for row, isl, osl in runs:
         told = row.deployment
         name = told.engine.split(" ")[0]
-        key = (row.group, name, told.tensor_parallel, told.data_parallel, *_lengths(row))
+        key = (row.group, name, told.tensor_parallel, told.data_parallel, told.replicas, isl, osl)
         found.setdefault(key, []).append(row)
     bad: set[int] = set()
     for group in found.values():
@@ -263,6 +276,21 @@ def _fallen(rows: list[Row]) -> set[int]:
             if 0 < tpot < FALLS * most:
                 bad.add(id(row))
             most = max(most, tpot)
+    return bad
+
+
+def _held_back(runs: list[Run]) -> set[int]:
+    """Rows in which, by Little's law, at most 100 of four times as many clients were in decode:
+    100 connections are the default of the client's HTTP library, and TTFT counts the wait for one.
+    """
+    bad: set[int] = set()
+    for run in runs:
+        clients, told = run.row.load.concurrency or 1, run.row.measured
+        if clients < 4 * CONNECTIONS or not {"ttft_mean_s", "tpot_mean_s"} <= set(told):
+            continue
+        decode = _decode_s(run)
+        if clients * decode / (told["ttft_mean_s"] + decode) <= CONNECTIONS:
+            bad.add(id(run.row))
     return bad
 
 
@@ -276,14 +304,15 @@ def prompt_share(row: Row) -> float | None:
     return prompt_flops(row, per_s * float(row.load.inputs.mean()))
 
 
-def _cached(rows: list[Row]) -> set[int]:
+def _cached(runs: list[Run]) -> set[int]:
     """Rows of every server of which one row's prompts cannot have been computed."""
-    servers = {row.server for row in rows if (prompt_share(row) or 0.0) > PEAK_SHARE}
-    names = {(row.group, row.deployment.engine) for row in rows if row.server in servers}
+    rows = [run.row for run in runs]
+    fast = [row for row in rows if (prompt_share(row) or 0.0) > PEAK_SHARE]
+    names = {(row.group, row.deployment.engine) for row in fast}
     return {id(row) for row in rows if (row.group, row.deployment.engine) in names}
 
 
-def _one_slot_less(rows: list[Row]) -> list[Row]:
+def _one_slot_less(runs: list[Run]) -> list[Row]:
     """Slots less one where the rows of a server show that one request always waits.
 
     With longer outputs the mean TTFT then grows by 1/c of the whole time that a request runs
@@ -291,25 +320,25 @@ def _one_slot_less(rows: list[Row]) -> list[Row]:
     1.0 the share is 0.8 to 1.2 for c = 8 to 32, in the fp8 rows 0.0: a slot went to the padding of
     its CUDA graphs or to a request that had ended.
     """
-    alike: dict[tuple[str, int, int], list[Row]] = {}
-    for row in rows:
-        batch = row.deployment.max_num_seqs
-        told = {"ttft_mean_s", "tpot_mean_s"} <= set(row.measured)
-        if told and batch == row.load.concurrency and batch <= FEW:
-            alike.setdefault((row.server, batch, _lengths(row)[0]), []).append(row)
+    alike: dict[tuple[str, int, int], list[Run]] = {}
+    for run in runs:
+        batch = run.row.deployment.max_num_seqs
+        told = {"ttft_mean_s", "tpot_mean_s"} <= set(run.row.measured)
+        if told and batch == run.row.load.concurrency and batch <= FEW:
+            alike.setdefault((run.row.server, batch, run.isl), []).append(run)
     waits: dict[str, list[float]] = {}
     for (server, batch, _), group in alike.items():
         short, long = min(group, key=_decode_s), max(group, key=_decode_s)
         gap = _decode_s(long) - _decode_s(short)
         if gap > 0:
-            grown = long.measured["ttft_mean_s"] - short.measured["ttft_mean_s"]
+            grown = long.row.measured["ttft_mean_s"] - short.row.measured["ttft_mean_s"]
             waits.setdefault(server, []).append(batch * grown / gap)
     short_of = {s for s, shares in waits.items() if WAITS[0] < median(shares) < WAITS[1]}
-    return [_with_a_slot_less(row) if row.server in short_of else row for row in rows]
+    return [_with_a_slot_less(r.row) if r.row.server in short_of else r.row for r in runs]
 
 
-def _decode_s(row: Row) -> float:
-    return row.measured["tpot_mean_s"] * (_lengths(row)[1] - 1)
+def _decode_s(run: Run) -> float:
+    return run.row.measured["tpot_mean_s"] * (run.osl - 1)
 
 
 def _with_a_slot_less(row: Row) -> Row:

@@ -134,22 +134,35 @@ def _fit_sweep(runs: Sequence[SweepRun], start: StepModel | None) -> StepModel |
     return sweep_matching.fit_sweep(runs, start)
 
 
-def calibrated(seen: Traffic, progress: Progress | None = None) -> Calibrated | Excuse:
+def calibrated(
+    tables: Tables, config: Config | None = None, progress: Progress | None = None
+) -> Calibrated | Excuse:
     """The fleet behind a recording, its step times turned until a simulation of the recording
-    gives its times (where that pays, and is worth the time)."""
+    gives its times (where that pays, and is worth the time). Needs no requests: summaries of
+    benchmark runs will do."""
+    from sojourn.capacity import fleet as fleets  # noqa: PLC0415  (as above)
     from sojourn.sim import calibrated as rounds  # noqa: PLC0415  (as above)
 
-    built = fleet(seen)
-    if isinstance(built, Excuse):
-        return built
-    return rounds.matched(seen.tables, built, seen.config, progress or silent)
+    ready, config, say = _ready(tables, config), config or Config(), progress or silent
+    say("fitting step times", 0.2)
+    built = fleets.build(ready, config, fit_sweep=_fit_sweep)
+    return built if isinstance(built, Excuse) else rounds.matched(ready, built, config, say)
 
 
-def drift_of(seen: Traffic, saved: Fleet) -> Drift | Excuse:
+def drift_of(tables: Tables, saved: Fleet, config: Config | None = None) -> Drift | Excuse:
     """How far the engine of a recording has moved from a fleet that was calibrated before."""
     from sojourn.capacity import fit_drift  # noqa: PLC0415  (as above)
 
-    return fit_drift.drift(seen.tables, saved, seen.config)
+    return fit_drift.drift(_ready(tables, config), saved, config or Config())
+
+
+def _ready(tables: Tables, config: Config | None) -> Tables:
+    """Tables with buckets, and with waits at stations told apart from work."""
+    from sojourn.capacity import stations  # noqa: PLC0415  (as above)
+    from sojourn.workload import buckets  # noqa: PLC0415  (as above)
+
+    config = config or Config()
+    return stations.infer(buckets.assign(tables, config), config)[0]
 
 
 def capacity_of(seen: Traffic) -> CapacityModel | Excuse:
@@ -184,6 +197,7 @@ def capacity_answer(
 ) -> CapacityAnswer | Excuse:
     """How much the fleet takes, for how long, and what moves it. An excuse of the capacity model
     is passed on."""
+    from sojourn.capacity import flags  # noqa: PLC0415  (as above)
     from sojourn.plan import capacity_answer as answers  # noqa: PLC0415  (as above)
     from sojourn.plan import usage  # noqa: PLC0415  (as above)
     from sojourn.workload import replay  # noqa: PLC0415  (as above)
@@ -194,6 +208,7 @@ def capacity_answer(
         stream=replay.replay(seen.tables, seed=seen.config.analysis.seed),
         profile=seen.profile,
         config=seen.config,
+        deployment=flags.resolve(seen.config, seen.tables)[0],
         busy=usage.usage(seen.tables, seen.config, model.fleet).engine_busy,
     )
     return answers.answer(model, subject, asked or answers.Asked(), progress or silent)

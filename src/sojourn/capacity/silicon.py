@@ -28,6 +28,7 @@ from sojourn.capacity.silicon_fit import (
     prompt_costs,
 )
 from sojourn.capacity.silicon_guards import Reduces, bounded, bounds_s, monotone
+from sojourn.capacity.silicon_host import Host
 from sojourn.capacity.silicon_query import Asked
 from sojourn.capacity.silicon_tables import Query, Refused, StepTables
 from sojourn.config import Deployment
@@ -42,15 +43,21 @@ POOL_SLACK: Final = 1.5
 
 
 def step_model(
-    model: ModelSpec, gpu: Gpu, deployment: Deployment, *, mean_context: float | None = None
+    model: ModelSpec,
+    gpu: Gpu,
+    deployment: Deployment,
+    *,
+    mean_context: float | None = None,
+    host: Host | None = None,
 ) -> StepModel | Excuse:
     """Step times of one data-parallel rank from measured operators, s; an `Excuse` where the
     tables are not installed, do not cover it, or no guard can mend what they say.
 
-    `mean_context`: tokens of a decoding sequence, where known; lines are fitted around it.
+    `mean_context`: tokens of a decoding sequence, where known; lines are fitted around it. `host`:
+    times beyond the operators; None: those of the engine's version.
     """
     try:
-        build = _Build(model, gpu, deployment, mean_context or MEAN_CONTEXT)
+        build = _Build(model, gpu, deployment, mean_context or MEAN_CONTEXT, host)
         return build.model()
     except Refused as refused:
         return Excuse(
@@ -67,6 +74,7 @@ class _Build:
     gpu: Gpu
     deployment: Deployment
     context: float
+    host: Host | None = None
     notes: list[str] = field(default_factory=list)
 
     def model(self) -> StepModel:
@@ -75,8 +83,7 @@ class _Build:
         Raises:
             Refused: as `step_model`'s excuses.
         """
-        asked = silicon_query.asked(self.model_spec, self.gpu, self.deployment)
-        query, tables = self._first_that_answers(asked)
+        asked, query, tables = self._tables()
         reduces = Reduces(self.model_spec, self.gpu, self.deployment.tensor_parallel)
         decode = self._decode(tables, reduces)
         prompts = self._prompts(tables, reduces)
@@ -84,19 +91,20 @@ class _Build:
             self.notes.append(note)
         return self._step(asked, query, tables, (decode, prompts))
 
-    def _first_that_answers(self, asked: Asked) -> tuple[Query, StepTables]:
-        """The first of the queries whose tables hold a decode and a prefill step."""
-        reasons: list[str] = []
-        for query in asked.queries:
-            try:
-                tables = silicon_tables.open_tables(query)
-                tables.decode(1, 1024)
-                tables.prefill(1024, 0)
-            except Refused as refused:
-                reasons.append(str(refused))
-                continue
-            return query, tables
-        raise Refused(reasons[0])
+    def _tables(self) -> tuple[Asked, Query, StepTables]:
+        """The engine's own tables, shared kernels by the fastest of the other engines'."""
+        asked = silicon_query.asked(self.model_spec, self.gpu, self.deployment)
+        query, own = _first_that_answers(asked)
+        others = []
+        for name in silicon_query.BACKENDS:
+            if name != asked.backend:
+                other = self.deployment.model_copy(update={"engine": name})
+                try:
+                    also = silicon_query.asked(self.model_spec, self.gpu, other)
+                    others.append(_first_that_answers(also)[1])
+                except Refused:
+                    continue
+        return asked, query, silicon_tables.Fastest(own, others)
 
     def _pool_tokens(self) -> float:
         """Tokens the KV pool of one rank holds.
@@ -153,22 +161,23 @@ class _Build:
         self, asked: Asked, query: Query, tables: StepTables, parts: tuple[Decode, Prompts]
     ) -> StepModel:
         decode, prompts = parts
-        host = silicon_host.host_of(self.deployment.engine)
+        host = self.host or silicon_host.host_of(self.deployment.engine)
+        dtype = weight_dtype(self.model_spec, self.deployment)
+        fixed = silicon_host.fixed_s(host, self.model_spec, self.gpu, self.deployment, dtype)
+        each = silicon_host.sequence_s(host, self.model_spec)
         per_token = _per_token(prompts)
         table = prompts.added_s - per_token * np.asarray(prompts.tokens)
         batches = (0, *BATCHES)
         base = [prompts.base_s, *decode.base_s]
         return StepModel(
             batches=batches,
-            base_s=tuple(
-                float(b) + host.sequence_s * batch for b, batch in zip(base, batches, strict=True)
-            ),
+            base_s=tuple(float(b) + each * batch for b, batch in zip(base, batches, strict=True)),
             slope_s_per_token=(float(decode.slope_s[0]), *(float(s) for s in decode.slope_s)),
             prefill_s_per_token=per_token,
             prefill_s_per_token_context=prompts.attended_s,
             prefill_tokens=prompts.tokens,
             prefill_base_s=tuple(float(max(v, 0.0)) for v in table),
-            host_s=host.step_s,
+            host_s=fixed,
             front_s=EFFICIENCY.front_s,
             provenance=Provenance.CATALOGUE,
             source=self._source(asked, query, tables, parts),
@@ -191,7 +200,8 @@ class _Build:
         said = (
             f"operator tables of {silicon_tables.PACKAGE} {silicon_tables.VERSION}"
             f" ({asked.backend} {tables.version} on {asked.system}):"
-            f" {self.model_spec.name} as {asked.like}, weights {dtype}, KV cache {kv},"
+            f" {self.model_spec.name} as {asked.like}, weights {dtype}, KV cache {kv}, matrices and"
+            " collectives by the fastest kernel of any engine,"
             f" TP {query.tp}, PP {query.pp}, DP {query.dp}, experts TP {query.moe_tp} EP"
             f" {query.moe_ep}; host time of {self.deployment.engine} added; lines miss the decode"
             f" grid by {decode.median_error:.1%} (median; {decode.largest_error:.0%} at most),"
@@ -199,6 +209,25 @@ class _Build:
             f" ({prompts.largest_error:.0%} at most)"
         )
         return "; ".join((said, *self.notes))
+
+
+def _first_that_answers(asked: Asked) -> tuple[Query, StepTables]:
+    """The first of the queries whose tables hold a decode and a prefill step.
+
+    Raises:
+        Refused: none does; the reason of the first.
+    """
+    reasons: list[str] = []
+    for query in asked.queries:
+        try:
+            tables = silicon_tables.open_tables(query)
+            tables.decode(1, 1024)
+            tables.prefill(1024, 0)
+        except Refused as refused:
+            reasons.append(str(refused))
+            continue
+        return query, tables
+    raise Refused(reasons[0])
 
 
 def _same_kv(told: str, wanted: str) -> bool:

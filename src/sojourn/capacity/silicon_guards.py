@@ -21,7 +21,7 @@ from sojourn.capacity.memory import (
 )
 from sojourn.capacity.model_records import ModelSpec
 from sojourn.capacity.roofline import EFFICIENCY, FAST_LINK_BYTES_PER_S, physical_floor_s
-from sojourn.capacity.silicon_tables import Op, Refused
+from sojourn.capacity.silicon_tables import Op, Refused, is_reduce
 from sojourn.config import Deployment
 from sojourn.trace.arrays import Floats
 
@@ -45,11 +45,6 @@ def reduce_s(gpu: Gpu, tp: int, values: float) -> float:
     latency = EFFICIENCY.all_reduce_s if fast else EFFICIENCY.all_reduce_slow_s
     moved = 2 * (tp - 1) / tp * values * 2
     return latency + moved / (gpu.link_bytes_per_s * EFFICIENCY.link)
-
-
-def is_reduce(name: str) -> bool:
-    """Whether an operator of the tables is an all-reduce between layers."""
-    return "_ar_" in name or name.endswith("_ar")
 
 
 class Reduces:
