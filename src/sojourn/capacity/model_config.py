@@ -19,6 +19,7 @@ from sojourn.capacity.model_mlp import mlp_layers
 from sojourn.capacity.model_quantisation import stored
 from sojourn.capacity.model_records import AttentionKind, AttentionLayers, MlpLayers, ModelSpec
 from sojourn.capacity.model_types import KNOWN
+from sojourn.capacity.vision_config import read_vision
 from sojourn.errors import InputError
 from sojourn.interval import Sourced
 
@@ -79,6 +80,7 @@ def parse_config(
     embedding = head = vocab * hidden
     model_type = _known_type(text)
     weights = stored(raw, text)
+    vision = read_vision(raw, hidden, path)
     positions = text.maybe("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
     if model_type in ("gpt2", "gpt_bigcode", "opt"):  # these learn an embedding per position
         embedding += text.whole("n_positions", "max_position_embeddings") * hidden
@@ -94,7 +96,8 @@ def parse_config(
         embedding_parameters=embedding,
         head_parameters=0 if _tied(raw, text) else head,
         norm_parameters=norms + hidden,
-        vision_parameters=_vision_parameters(raw, hidden),
+        vision=vision,
+        vision_parameters=vision.parameters if vision else 0,
         mtp_parameters=_mtp_parameters(text, attention, mlp, vocab * hidden),
         checkpoint_dtype=weights.dtype,
         part_dtypes=weights.parts,
@@ -175,23 +178,3 @@ def _tied(raw: Mapping[str, Any], text: Fields) -> bool:
     if own is None:
         return text.words("model_type") in _TIED_BY_DEFAULT
     return bool(own)
-
-
-def _vision_parameters(raw: Mapping[str, Any], text_hidden: int) -> int:
-    """Vision encoder, counted as transformer blocks of its own config; projector left out.
-
-    Wrong when: the encoder is no plain transformer; by up to a tenth for projectors.
-    """
-    vision = raw.get("vision_config")
-    if not isinstance(vision, dict):
-        return 0
-    fields = Fields(vision, None)
-    width = fields.maybe("embed_dim", "hidden_size", "width")
-    depth = fields.maybe("num_hidden_layers", "depth", "layers")
-    if width is None or depth is None:
-        return 0
-    if vision.get("embed_dim") is None and vision.get("out_hidden_size") == width != text_hidden:
-        return 0
-    inner = fields.maybe("intermediate_size") or round(width * (vision.get("mlp_ratio") or 4))
-    matrices = 3 if str(vision.get("hidden_act", "")) in ("silu", "swiglu") else 2
-    return depth * (4 * width * width + matrices * width * inner)

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from sojourn.capacity.vision_records import VisionSpec
 from sojourn.interval import Sourced
 from sojourn.records import Record
 
@@ -81,6 +82,7 @@ class ModelSpec(Record):
     embedding_parameters: int
     head_parameters: int = Field(description="Of the output head; 0 when tied to the embedding.")
     norm_parameters: int
+    vision: VisionSpec | None = Field(None, description="The image encoder, where it has one.")
     vision_parameters: int = 0
     mtp_parameters: int = Field(
         0, description="Of the multi-token-prediction layers; loaded for speculation only."
