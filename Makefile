@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test lint docs docs-check bench record clean
+.PHONY: demo test lint docs docs-check bench accuracy record clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +32,9 @@ docs-check: $(STAMP)  ## fail if a reference page is not what the code says
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py
+
+accuracy: $(STAMP)  ## predicted against measured, needs the measured files beside the checkout
+	PYTHONPATH=src:benchmarks $(BIN)/python -m accuracy
 
 record:  ## record the incident again with a real engine (see examples/incident/README.md)
 	$(PYTHON) examples/incident/record.py

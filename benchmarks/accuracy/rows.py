@@ -10,9 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from measured.runs import Run
 
 from sojourn.config import Deployment
 
@@ -60,6 +62,13 @@ FIGURES = (
 """Names a row's `measured` may use. itl: one gap between tokens; tpot: (end - first)/(tokens - 1)
 of a request; per second: of the whole deployment."""
 
+NOT_PREFILL: Final = (
+    *("itl_mean_s", "itl_p50_s", "itl_p99_s", "tpot_mean_s", "tpot_p50_s", "tpot_p99_s"),
+    *("e2e_mean_s", "e2e_p50_s", "e2e_p90_s", "e2e_p99_s"),
+    *("output_tokens_per_s", "requests_per_s"),
+)
+"""What a row with cached prompts can test: not the time to its first token."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -82,6 +91,8 @@ class Row:
     """Figures that this row can test (a cached prompt does not test prefill); empty: all."""
     server: str = ""
     """Rows with one value ran on one server: the unit of a fit from other runs. Empty: none."""
+    recorded: Run | None = None
+    """The run request by request, where the set tells it."""
 
     @property
     def group(self) -> str:

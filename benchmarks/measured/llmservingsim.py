@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -34,18 +34,26 @@ class Recorded:
     waiting: Floats
     max_num_seqs: int
     max_num_batched_tokens: int
+    engine: dict[str, Any] = field(default_factory=dict)
+    """The engine's arguments, as written beside the run."""
+    version: str = ""
 
 
 def load(shared: Path) -> Recorded | None:
-    """The run under `shared`; None where it is not there.
+    """Llama-3.1-8B's run under `shared`; None where it is not there."""
+    return load_file(shared / FOLDER, NAME)
+
+
+def load_file(folder: Path, name: str) -> Recorded | None:
+    """The run of this name in a folder; None where it or its settings are not there.
 
     Arrivals are on the wall clock, the rest on a monotonic one: the clocks are laid together where
     a call went from client to queue the fastest, so that time (about 2 ms) counts as none.
     """
-    folder = shared / FOLDER
-    if not (folder / f"{NAME}_requests.csv").is_file():
+    needed = [folder / f"{name}_{part}" for part in ("requests.csv", "meta.json")]
+    if not all(path.is_file() for path in needed):
         return None
-    data = columns(folder / f"{NAME}_requests.csv", list(NAMES))
+    data = columns(folder / f"{name}_requests.csv", list(NAMES))
     order = np.argsort(data["arrival_time"], kind="stable")
     data = {name: values[order] for name, values in data.items()}
     zero = data["arrival_time"][0]
@@ -59,8 +67,9 @@ def load(shared: Path) -> Recorded | None:
         cached=np.zeros(len(order)),
         output=data["output_toks"],
     )
-    gauges = columns(folder / f"{NAME}_timeseries_1s.csv", ["t", "running", "waiting"])
-    flags = json.loads((folder / f"{NAME}_meta.json").read_text(encoding="utf-8"))["engine_kwargs"]
+    gauges = _gauges(folder / f"{name}_timeseries_1s.csv")
+    meta = json.loads((folder / f"{name}_meta.json").read_text(encoding="utf-8"))
+    flags = meta["engine_kwargs"]
     return Recorded(
         run=run,
         t_s=gauges["t"],
@@ -68,4 +77,13 @@ def load(shared: Path) -> Recorded | None:
         waiting=gauges["waiting"],
         max_num_seqs=int(flags["max_num_seqs"]),
         max_num_batched_tokens=int(flags["max_num_batched_tokens"]),
+        engine=flags,
+        version=str(meta.get("vllm_version", "")),
     )
+
+
+def _gauges(path: Path) -> dict[str, Floats]:
+    names = ["t", "running", "waiting"]
+    if not path.is_file():
+        return {name: np.zeros(0) for name in names}
+    return columns(path, names)

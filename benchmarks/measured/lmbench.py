@@ -37,15 +37,18 @@ class Sweep:
 
 
 def load(shared: Path) -> list[Sweep] | None:
-    """Every run under `shared`, by time; None where the file is not there.
+    """Every run of exp-4 under `shared`, by time; None where the file is not there."""
+    path = shared / FILE
+    return load_file(path) if path.is_file() else None
+
+
+def load_file(path: Path) -> list[Sweep]:
+    """Every run of a file of requests, by time.
 
     All runs send the same 252 prompts, so all but the last token of each is taken to be in the
     prefix cache: the data bear that out (at the lowest rates the time to first token grows by 3
     to 5 us a prompt token, less than 4 H100 can compute one in).
     """
-    path = shared / FILE
-    if not path.is_file():
-        return None
     data = columns(path, list(NAMES))
     order = np.argsort(data["launch_time"], kind="stable")
     data = {name: values[order] for name, values in data.items()}

@@ -17,10 +17,15 @@ from sojourn.progress import Progress, silent
 
 if TYPE_CHECKING:
     from sojourn.attribution.records import Breakdown, Diagnosis
-    from sojourn.capacity.records import CapacityModel, Fleet, StationModel
+    from sojourn.capacity.fit_drift import Drift
+    from sojourn.capacity.records import CapacityModel, Fleet, StationModel, StepModel
+    from sojourn.capacity.sweep_runs import SweepRun
+    from sojourn.plan.capacity_answer import Asked
+    from sojourn.plan.capacity_records import CapacityAnswer
     from sojourn.plan.records import Holding, Plan
     from sojourn.plan.simulated import Result
     from sojourn.report.compose import Findings
+    from sojourn.sim.calibrated import Calibrated
     from sojourn.sim.scenario import SimRun
     from sojourn.sim.scenario_records import ScenarioFile
     from sojourn.sim.scenario_replay import Recording
@@ -30,15 +35,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What one recording shows, before any model: tables made ready, profile, attribution."""
+class Traffic:
+    """What came, and what it asks for: enough for every question about capacity."""
 
     tables: Tables
-    stations: dict[str, StationModel]
     profile: Profile
+    config: Config
+
+
+@dataclass(frozen=True)
+class Seen(Traffic):
+    """What one recording shows, before any model: tables made ready, profile, attribution."""
+
+    stations: dict[str, StationModel]
     breakdown: Breakdown
     diagnosis: Diagnosis
-    config: Config
 
 
 def read(
@@ -64,7 +75,24 @@ def look(tables: Tables, config: Config | None = None) -> Seen:
     ready, found = stations.infer(buckets.assign(tables, config), config)
     traffic = profile.profile(ready, config)
     where = breakdown.break_down(ready, config)
-    return Seen(ready, found, traffic, where, diagnosis.diagnose(where, traffic, config), config)
+    return Seen(
+        tables=ready,
+        profile=traffic,
+        config=config,
+        stations=found,
+        breakdown=where,
+        diagnosis=diagnosis.diagnose(where, traffic, config),
+    )
+
+
+def traffic(tables: Tables, config: Config | None = None) -> Traffic:
+    """`look` without attribution, which capacity does not ask for."""
+    from sojourn.capacity import stations  # noqa: PLC0415  (as above)
+    from sojourn.workload import buckets, profile  # noqa: PLC0415  (as above)
+
+    config = config or Config()
+    ready, _found = stations.infer(buckets.assign(tables, config), config)
+    return Traffic(ready, profile.profile(ready, config), config)
 
 
 def engine_alone(tables: Tables, config: Config | None = None) -> tuple[Breakdown, Diagnosis]:
@@ -92,23 +120,64 @@ def attribute(tables: Tables, config: Config | None = None) -> Diagnosis:
     return look(tables, config).diagnosis
 
 
-def fleet(seen: Seen) -> Fleet | Excuse:
+def fleet(seen: Traffic) -> Fleet | Excuse:
     """The fleet behind a recording: fitted where the telemetry allows, else from the catalogue."""
     from sojourn.capacity import fleet as fleets  # noqa: PLC0415  (as above)
 
-    return fleets.build(seen.tables, seen.config)
+    return fleets.build(seen.tables, seen.config, fit_sweep=_fit_sweep)
 
 
-def capacity_of(seen: Seen) -> CapacityModel | Excuse:
+def _fit_sweep(runs: Sequence[SweepRun], start: StepModel | None) -> StepModel | Excuse:
+    """Step times from summaries of benchmark runs: the simulator is loaded where there are any."""
+    from sojourn.sim import sweep_matching  # noqa: PLC0415  (as above)
+
+    return sweep_matching.fit_sweep(runs, start)
+
+
+def calibrated(
+    tables: Tables, config: Config | None = None, progress: Progress | None = None
+) -> Calibrated | Excuse:
+    """The fleet behind a recording, its step times turned until a simulation of the recording
+    gives its times (where that pays, and is worth the time). Needs no requests: summaries of
+    benchmark runs will do."""
+    from sojourn.capacity import fleet as fleets  # noqa: PLC0415  (as above)
+    from sojourn.sim import calibrated as rounds  # noqa: PLC0415  (as above)
+
+    ready, config, say = _ready(tables, config), config or Config(), progress or silent
+    say("fitting step times", 0.2)
+    built = fleets.build(ready, config, fit_sweep=_fit_sweep)
+    return built if isinstance(built, Excuse) else rounds.matched(ready, built, config, say)
+
+
+def drift_of(tables: Tables, saved: Fleet, config: Config | None = None) -> Drift | Excuse:
+    """How far the engine of a recording has moved from a fleet that was calibrated before."""
+    from sojourn.capacity import fit_drift  # noqa: PLC0415  (as above)
+
+    return fit_drift.drift(_ready(tables, config), saved, config or Config())
+
+
+def _ready(tables: Tables, config: Config | None) -> Tables:
+    """Tables with buckets, and with waits at stations told apart from work."""
+    from sojourn.capacity import stations  # noqa: PLC0415  (as above)
+    from sojourn.workload import buckets  # noqa: PLC0415  (as above)
+
+    config = config or Config()
+    return stations.infer(buckets.assign(tables, config), config)[0]
+
+
+def capacity_of(seen: Traffic) -> CapacityModel | Excuse:
     """Capacity and headroom per resource."""
-    from sojourn.capacity import resources  # noqa: PLC0415  (as above)
+    from sojourn.capacity import host_limits, resources  # noqa: PLC0415  (as above)
 
     built = fleet(seen)
-    return built if isinstance(built, Excuse) else resources.capacity(seen.profile, built)
+    if isinstance(built, Excuse):
+        return built
+    host = host_limits.host_gauge(seen.tables, seen.profile.arrivals)
+    return resources.capacity(seen.profile, built, host=host)
 
 
 def holding(
-    seen: Seen, model: CapacityModel | Excuse, progress: Progress | None = None
+    seen: Traffic, model: CapacityModel | Excuse, progress: Progress | None = None
 ) -> Holding | Excuse:
     """The largest load with the SLO held jointly."""
     from sojourn.plan import holding as holdings  # noqa: PLC0415  (as above)
@@ -118,6 +187,31 @@ def holding(
         return model
     stream = replay.replay(seen.tables, seed=seen.config.analysis.seed)
     return holdings.holding(stream, model.fleet, seen.config, progress=progress)
+
+
+def capacity_answer(
+    seen: Traffic,
+    model: CapacityModel | Excuse,
+    asked: Asked | None = None,
+    progress: Progress | None = None,
+) -> CapacityAnswer | Excuse:
+    """How much the fleet takes, for how long, and what moves it. An excuse of the capacity model
+    is passed on."""
+    from sojourn.capacity import flags  # noqa: PLC0415  (as above)
+    from sojourn.plan import capacity_answer as answers  # noqa: PLC0415  (as above)
+    from sojourn.plan import usage  # noqa: PLC0415  (as above)
+    from sojourn.workload import replay  # noqa: PLC0415  (as above)
+
+    if isinstance(model, Excuse):
+        return model
+    subject = answers.Subject(
+        stream=replay.replay(seen.tables, seed=seen.config.analysis.seed),
+        profile=seen.profile,
+        config=seen.config,
+        deployment=flags.resolve(seen.config, seen.tables)[0],
+        busy=usage.usage(seen.tables, seen.config, model.fleet).engine_busy,
+    )
+    return answers.answer(model, subject, asked or answers.Asked(), progress or silent)
 
 
 def simulated(

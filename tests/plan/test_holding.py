@@ -12,7 +12,10 @@ from sojourn.config import Config, Retry
 from sojourn.interval import Excuse, Interval
 from sojourn.plan.action import Action
 from sojourn.plan.actions import ACTIONS
-from sojourn.plan.holding import _parts, _stretched, _together, holding
+from sojourn.plan.alone import parts as _parts
+from sojourn.plan.alone import stretched as _stretched
+from sojourn.plan.alone import together as _together
+from sojourn.plan.holding import holding
 from sojourn.plan.ladder import HYSTERESIS, ladder
 from sojourn.plan.ranking import rank
 from sojourn.plan.records import Holding
@@ -186,7 +189,7 @@ def test_requests_too_far_apart_for_one_run_are_run_in_parts(build, monkeypatch)
     stream, fleet = one_server(build, rate=0.01, n=200)
     targets = config(e2e_s=1.5)
     whole = Scenario(stream, fleet, 3)
-    monkeypatch.setattr("sojourn.plan.holding.LONGEST_S", 2500.0)
+    monkeypatch.setattr("sojourn.plan.alone.LONGEST_S", 2500.0)
     parts = list(_parts(whole))
     assert len(parts) > 10
     assert sum(part.stream.requests.num_rows for part in parts) == 200

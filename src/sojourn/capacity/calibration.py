@@ -1,17 +1,23 @@
-"""Step times fitted from the calls a team already records: no benchmark run is needed."""
+"""Step times fitted from what a team already records: no benchmark run is needed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
-from sojourn.capacity.calibration_front import Front, front
-from sojourn.capacity.calibration_reading import FEWEST_CALLS, HeldOut, Reading, best, held_out
-from sojourn.capacity.engine_calls import EngineCalls, extract, windows
+from sojourn.capacity.calibration_front import front
+from sojourn.capacity.calibration_reading import FEWEST_CALLS, Reading, best, held_out
+from sojourn.capacity.calibration_telling import Claims, step_model, typical_context
+from sojourn.capacity.engine_calls import EngineCalls, extract, left_out, windows
 from sojourn.capacity.equations import Setting
+from sojourn.capacity.extrapolation import extended
 from sojourn.capacity.flags import flag
+from sojourn.capacity.gauges import share_by_gauges
 from sojourn.capacity.records import StepModel
+from sojourn.capacity.sweep_runs import SweepRun, runs_of
 from sojourn.config import Config
-from sojourn.interval import Excuse, Provenance
+from sojourn.interval import Excuse
 from sojourn.trace.tables import Tables
 
 WORSE_THAN_ROOFLINE = 0.4
@@ -22,9 +28,46 @@ coefficients cannot be told apart: only the one state that was seen would be kno
 RECORD_TIMES = "first-token and end time of each model call (engine spans, or a client's TTFT)"
 RECORD_MORE = "calls over at least a few minutes at two different loads"
 
+FitSweep = Callable[[Sequence[SweepRun], StepModel | None], StepModel | Excuse]
+"""Step times from benchmark summaries, as `sojourn.sim.sweep_matching.fit_sweep`: it simulates, so
+it is handed in by who may (this room comes before the simulator)."""
 
-def fit(tables: Tables, config: Config) -> StepModel | Excuse:
-    """Step model of the engine behind most calls, or why none can be had.
+
+def fit(
+    tables: Tables,
+    config: Config,
+    *,
+    hardware: StepModel | None = None,
+    fit_sweep: FitSweep | None = None,
+) -> StepModel | Excuse:
+    """Step model of the engine behind most calls, by the best evidence there is, or why none can
+    be had; `source` says which it was.
+
+    Best first: calls with engine spans (scheduled times), calls with times to first token (with
+    engine gauges, the load that the calls do not show is seen too), summaries of benchmark runs
+    (`fit_sweep`; `hardware` is where that fit starts). Beyond the batches seen the table goes on
+    in the shape of `hardware`, where given (`extrapolation.extended`).
+    """
+    found = fit_calls(tables, config)
+    if isinstance(found, StepModel):
+        calls = extract(tables.calls)
+        context = 0.0 if calls is None else typical_context(calls)
+        slots = flag("max_num_seqs", tables, config)[0]
+        return extended(found, hardware, context=context, upto=slots)
+    runs = runs_of(tables, config) if fit_sweep is not None else []
+    if not runs or fit_sweep is None:
+        return found
+    by_runs = fit_sweep(runs, hardware)
+    if isinstance(by_runs, StepModel):
+        return by_runs
+    return Excuse(
+        reason=f"{found.reason}; of the benchmark summaries: {by_runs.reason}",
+        collect=(*found.collect, *by_runs.collect),
+    )
+
+
+def fit_calls(tables: Tables, config: Config) -> StepModel | Excuse:
+    """Step model from calls.
 
     Equations: decode seconds of a call = sum over its output - 1 steps of the step's cost, with
     the batch, contexts and prompt tokens the other calls put into those steps; prefill seconds =
@@ -33,8 +76,9 @@ def fit(tables: Tables, config: Config) -> StepModel | Excuse:
     serve as a lower envelope instead.
     Source: token conservation (`sojourn.capacity.sweep`), linear step cost (ITL = intercept +
     slope x context, vLLM blog 2026-04-22; ITL = alpha + beta B, workload-variant-autoscaler).
-    Wrong when: speculative decoding, an engine shared with calls that are not in the tables, or
-    the machine's speed drifted during the recording (then the held-out error says so).
+    Wrong when: speculative decoding, an engine shared with calls that are not in the tables (and
+    no gauges to show them), or the machine's speed drifted during the recording (then the spread
+    says so).
     """
     calls = extract(tables.calls)
     if calls is not None:
@@ -42,21 +86,15 @@ def fit(tables: Tables, config: Config) -> StepModel | Excuse:
     refusal = _too_thin(calls)
     if calls is None or refusal is not None:
         return refusal or Excuse(reason="No model call has an end", collect=(RECORD_TIMES,))
-    found = best(calls, _setting(calls, tables, config))
+    setting, shared = setting_of(calls, tables, config)
+    found = best(calls, setting)
     if found is None:
         return Excuse(
             reason="The calls' times do not overlap in any usable way", collect=(RECORD_TIMES,)
         )
-    if not _varied(found, calls):
-        return Excuse(
-            reason="All calls met the same batch with prompts of one length",
-            collect=(RECORD_MORE, "prompts of different lengths"),
-        )
-    if found.cost.token == 0 and found.cost.attended == 0 and found.cost.mixed == 0:
-        return Excuse(
-            reason="Prompt tokens leave no trace in the calls' times (all cached, or too short)",
-            collect=("calls with prompts of different lengths", "cached_tokens of each call"),
-        )
+    refusal = _says_nothing(found, calls)
+    if refusal is not None:
+        return refusal
     errors = held_out(found)
     if errors.call > WORSE_THAN_ROOFLINE:
         return Excuse(
@@ -71,7 +109,10 @@ def fit(tables: Tables, config: Config) -> StepModel | Excuse:
             ),
         )
     slots = flag("max_num_seqs", tables, config)[0]
-    return _step_model(found, calls, errors, front(found, slots=slots))
+    counted = left_out(tables.calls)
+    return step_model(
+        Claims(found, calls, errors, front(found, slots=slots), slots, counted, shared)
+    )
 
 
 def _too_thin(calls: EngineCalls | None) -> Excuse | None:
@@ -89,13 +130,34 @@ def _too_thin(calls: EngineCalls | None) -> Excuse | None:
     return None
 
 
-def _setting(calls: EngineCalls, tables: Tables, config: Config) -> Setting:
-    """How the engine is read at first: what the calls and the flags say of it."""
+def _says_nothing(found: Reading, calls: EngineCalls) -> Excuse | None:
+    """Why a reading tells no costs apart, if it does not."""
+    if not _varied(found, calls):
+        return Excuse(
+            reason="All calls met the same batch with prompts of one length",
+            collect=(RECORD_MORE, "prompts of different lengths"),
+        )
+    if found.cost.token == 0 and found.cost.attended == 0 and found.cost.mixed == 0:
+        return Excuse(
+            reason="Prompt tokens leave no trace in the calls' times (all cached, or too short)",
+            collect=("calls with prompts of different lengths", "cached_tokens of each call"),
+        )
+    return None
+
+
+def setting_of(calls: EngineCalls, tables: Tables, config: Config) -> tuple[Setting, str]:
+    """How the engine is read at first: what calls, gauges and flags say of it; and how the share
+    of the calls that a replica holds was found."""
     known = float(np.isfinite(calls.scheduled[calls.clean]).mean()) >= 0.5
     replicas = config.deployment.replicas
-    share = 1.0 if calls.replicas_named or replicas == 1 else 1.0 / replicas
+    share, how = 1.0, ""
+    if not calls.replicas_named and replicas != 1:
+        share, how = 1.0 / replicas, "load assumed even over unnamed replicas"
+    seen = share_by_gauges(calls, tables)
+    if seen is not None:
+        share, how = seen
     budget = flag("max_num_batched_tokens", tables, config)[0]
-    return Setting(budget, 0, known, share)
+    return Setting(budget, 0, known, share), how
 
 
 def _varied(fit: Reading, calls: EngineCalls) -> bool:
@@ -107,52 +169,3 @@ def _varied(fit: Reading, calls: EngineCalls) -> bool:
         if high > LEAST_SPREAD * low:
             return True
     return False
-
-
-def _step_model(fit: Reading, calls: EngineCalls, errors: HeldOut, host: Front) -> StepModel:
-    cost = fit.cost
-    batch, steps = fit.batches()
-    order = np.argsort(batch)
-    share = np.cumsum(steps[order]) / steps.sum()
-    low, high = (float(batch[order][np.searchsorted(share, q)]) for q in (0.01, 0.99))
-    top = max(1, round(float(batch.max())))
-    batches = tuple(sorted({0, *(round(k) for k in cost.knots if k < top), top}))
-    bases = cost.decode(np.asarray(batches, dtype=float), np.zeros(len(batches)))
-    clean = calls.clean & (calls.output >= 2)
-    contexts = calls.input[clean], (calls.input + calls.output)[clean]
-    table = cost.mixed > 0
-    return StepModel(
-        batches=batches,
-        base_s=tuple(bases.tolist()),
-        slope_s_per_token=(cost.slope,) * len(batches),
-        prefill_s_per_token=cost.token,
-        prefill_s_per_token_context=cost.attended,
-        prefill_tokens=(0, 1, 2) if table else (),  # the last slope goes on: level from 1
-        prefill_base_s=(0.0, cost.mixed, cost.mixed) if table else (),
-        front_s=host.mean_s,
-        front_samples_s=host.samples_s,
-        front_load=host.load,
-        provenance=Provenance.FITTED,
-        source=_source(fit, calls, errors),
-        held_out_error=errors.call,
-        valid_batch=(max(1, round(low)), max(1, round(high))),
-        valid_context=(int(contexts[0].min()), int(contexts[1].max())),
-    )
-
-
-def _source(fit: Reading, calls: EngineCalls, errors: HeldOut) -> str:
-    """One sentence a reader can judge the fit by."""
-    usable = int((calls.clean & (calls.output >= 2)).sum())
-    batch, steps = fit.batches()
-    mean = np.array([float(np.average(batch, weights=steps))])
-    decode = [float(c.decode(mean, mean * 0)[0]) * 1e3 for c in errors.costs]
-    token = [c.token * 1e6 for c in errors.costs]
-    how = "scheduled times" if fit.setting.scheduled_known else "times to first token alone"
-    ahead = ", steps scheduled one ahead" if fit.setting.ahead else ""
-    split = "" if fit.setting.share == 1.0 else ", load assumed even over unnamed replicas"
-    return (
-        f"fitted to {usable} calls of {calls.model or 'the engine'} by {how}{ahead}{split};"
-        f" held out error {errors.call:.1%} given the load; base at batch {mean[0]:.0f}:"
-        f" {min(decode):.2f} to {max(decode):.2f} ms, prompt token {min(token):.1f} to"
-        f" {max(token):.1f} us over {len(errors.costs)} fits with a block of time left out"
-    )

@@ -8,7 +8,7 @@ import numpy as np
 
 from sojourn.capacity.engine_calls import EngineCalls
 from sojourn.capacity.equations import Equations, Replica, Setting, rebuild, write
-from sojourn.capacity.regression import robust_nnls
+from sojourn.capacity.regression import SIGMA_OF_MAD, robust_nnls
 from sojourn.capacity.sweep import Cost
 from sojourn.trace.arrays import Bools, Floats
 
@@ -30,6 +30,8 @@ PART_OF_STEPS = 0.1
 AHEAD_PAYS = 0.9
 """Reading steps as scheduled ahead must lower the held-out error by a tenth to be believed."""
 TWICE = 2.0
+MEDIANS = 1.2533
+"""Standard error of a median over that of a mean, for normal values (Kendall and Stuart)."""
 REAR = 0.95
 """Errors beyond this quantile count as much as it when forms are compared."""
 
@@ -67,11 +69,13 @@ class HeldOut:
     """Errors on blocks of time left out in turn: median absolute relative error of a call's
     whole time in the engine; `typical`, by which forms are chosen: mean absolute relative errors
     (at most their `REAR`) of prefill and of decode, their geometric mean, so that the noisier of
-    them does not drown the other; and the costs fitted."""
+    them does not drown the other; the costs fitted; and the variance between blocks of log(real /
+    told) totals of decode and of prefill, beyond what the scatter of their calls explains."""
 
     call: float
     typical: float
     costs: list[Cost]
+    drift: tuple[float, float] = (0.0, 0.0)
 
 
 def best(calls: EngineCalls, setting: Setting) -> Reading | None:
@@ -199,6 +203,7 @@ def held_out(fit: Reading) -> HeldOut:
     equations = fit.equations
     blocks = (equations.call * BLOCKS) // (int(equations.call.max()) + 1)
     whole, parts, costs = [], [], []
+    totals: tuple[list[tuple[float, float]], ...] = ([], [])
     for block in range(BLOCKS):
         out = blocks == block
         rest = equations.take(~out)
@@ -209,11 +214,38 @@ def held_out(fit: Reading) -> HeldOut:
         kept = equations.take(out)
         whole.append(_call_errors(kept, cost, front))
         parts.append(np.stack([_errors(kept, cost, front), kept.prefill]))
+        for side, found in zip((~kept.prefill, kept.prefill), totals, strict=True):
+            if side.sum() > 1:
+                found.append(_total(kept.take(side), cost, front))
     error, prefill = np.concatenate(parts, axis=1)
     sides = [np.abs(error[side]) for side in (prefill > 0, prefill == 0) if side.any()]
     cut = [np.minimum(side, np.quantile(side, REAR)) for side in sides]
     typical = float(np.exp(np.mean([np.log(max(side.mean(), 1e-9)) for side in cut])))
-    return HeldOut(float(np.median(np.concatenate(whole))), typical, costs)
+    drift = (_between(totals[0]), _between(totals[1]))
+    return HeldOut(float(np.median(np.concatenate(whole))), typical, costs, drift)
+
+
+def _total(equations: Equations, cost: Cost, front: float) -> tuple[float, float]:
+    """log(real / told) of the rows' total, and its variance by the scatter of the rows."""
+    told = equations.rows @ np.append(cost.vector, front)
+    real = np.clip(equations.duration, told / TWICE, told * TWICE)
+    if equations.envelope.all():  # rows that waited say nothing of the cost
+        ratio = np.log(np.maximum(real / np.maximum(told, 1e-12), 1e-6))
+        middle = float(np.median(ratio))
+        spread = float(np.median(np.abs(ratio - middle))) * SIGMA_OF_MAD
+        return middle, MEDIANS**2 * spread**2 / len(ratio)
+    share = told / told.sum()
+    total = float(real.sum() / told.sum())
+    off = real / np.maximum(told, 1e-12) - total
+    return float(np.log(total)), float((share**2 * off**2).sum()) / total**2
+
+
+def _between(totals: list[tuple[float, float]]) -> float:
+    """Variance between blocks, beyond that of each block's own total."""
+    if len(totals) < 2:
+        return 0.0
+    logs, noise = np.array(totals).T
+    return max(0.0, float(np.var(logs, ddof=1) - noise.mean()))
 
 
 def _call_errors(equations: Equations, cost: Cost, front: float) -> Floats:

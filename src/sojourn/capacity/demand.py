@@ -15,11 +15,16 @@ MAX_TEMPLATES: Final = 2_000
 """Programs read per bucket: the mean of 2,000 is within 2% at the variation seen in traces."""
 
 
+Row = tuple[float, float, float, float, float]
+"""Weight, prompt, cached, written and image tokens of a call."""
+
+
 @dataclass(frozen=True)
 class Demand:
     """Model calls of the mix, with weights in calls per attempt of a mean request.
 
-    `visits` are station visits per attempt of a mean request.
+    `visits` are station visits per attempt of a mean request; `image` tokens of its images are
+    part of the prompt (unknown, 0, where a bucket has no programs).
     """
 
     weight: NDArray[np.float64]
@@ -28,6 +33,7 @@ class Demand:
     output: NDArray[np.float64]
     visits: dict[str, float]
     from_templates: bool
+    image: NDArray[np.float64]
 
     @property
     def calls(self) -> float:
@@ -58,7 +64,7 @@ class Demand:
 
 def demand(profile: Profile) -> Demand:
     """From the programs seen in the data; where a bucket has none, from its summaries."""
-    rows: list[tuple[float, float, float, float]] = []
+    rows: list[Row] = []
     visits: dict[str, float] = {}
     complete = True
     total = sum(bucket.share for bucket in profile.buckets.values()) or 1.0
@@ -73,7 +79,7 @@ def demand(profile: Profile) -> Demand:
     if not complete:
         made = profile.attempts_per_request.mid  # the stations' counts hold every attempt
         visits = {name: s.visits_per_request / made for name, s in profile.stations.items()}
-    table = np.array(rows, dtype=np.float64).reshape(-1, 4)
+    table = np.array(rows, dtype=np.float64).reshape(-1, 5)
     table = table[table[:, 0] > 0]
     return Demand(
         weight=table[:, 0],
@@ -82,13 +88,14 @@ def demand(profile: Profile) -> Demand:
         output=table[:, 3],
         visits=visits,
         from_templates=complete,
+        image=table[:, 4],
     )
 
 
 def _from_templates(
     bucket: BucketProfile,
     share: float,
-    rows: list[tuple[float, float, float, float]],
+    rows: list[Row],
     visits: dict[str, float],
 ) -> None:
     stride = -(-len(bucket.templates) // MAX_TEMPLATES)
@@ -103,16 +110,15 @@ def _from_templates(
                         float(step.input_tokens),
                         float(step.cached_tokens),
                         float(step.output_tokens),
+                        float(step.image_tokens),
                     )
                 )
             elif step.kind is StepKind.STATION:
                 visits[step.name] = visits.get(step.name, 0.0) + each
 
 
-def _from_summary(
-    bucket: BucketProfile, share: float, hit: float
-) -> tuple[float, float, float, float]:
+def _from_summary(bucket: BucketProfile, share: float, hit: float) -> Row:
     calls = bucket.calls_per_request
     prompt = bucket.input.mean / calls if calls else 0.0
     output = bucket.output.mean / calls if calls else 0.0
-    return (share * calls, prompt, hit * prompt, output)
+    return (share * calls, prompt, hit * prompt, output, 0.0)

@@ -128,6 +128,29 @@ def extract(calls: pa.Table) -> EngineCalls | None:
     )
 
 
+def left_out(calls: pa.Table) -> dict[str, int]:
+    """How many calls are no equations, by reason in words (they may still be part of the load)."""
+    ended = pc.is_valid(calls.column("end_s"))
+    ran = calls.filter(ended)
+    own, _ = main_engine(ran) if ran.num_rows else (ran, "")
+    arrival, end = floats(own["arrival_s"]), floats(own["end_s"])
+    scheduled, first = floats(own["scheduled_s"]), floats(own["first_token_s"])
+    broken = (end < arrival) | (first < arrival) | (first > end)
+    broken |= (scheduled < arrival) | (scheduled > end)
+    tokens = np.isfinite(floats(own["input_tokens"])) & np.isfinite(floats(own["output_tokens"]))
+    status = pc.fill_null(own["status"], Status.OK)
+    well = pc.equal(status, Status.OK).to_numpy(zero_copy_only=False)
+    retried = np.nan_to_num(floats(own["attempt"]), nan=0.0) > 0
+    return {
+        "without an end left out": calls.num_rows - ran.num_rows,
+        "of other models or pools left out": ran.num_rows - own.num_rows,
+        "with times out of order": int(broken.sum()),
+        "without token counts": int((well & ~tokens).sum()),
+        "that did not end well counted as load only": int((~well).sum()),
+        "are retries": int(retried.sum()),
+    }
+
+
 def windows(calls: EngineCalls) -> EngineCalls:
     """A few stretches of a long recording, spread over it: more calls would not tell more.
 

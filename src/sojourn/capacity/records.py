@@ -124,6 +124,11 @@ class StepModel(Record):
         """A step with `batch` decodes whose contexts sum to `context_sum` tokens."""
         return self._at(self.base_s, batch) + self._at(self.slope_s_per_token, batch) * context_sum
 
+    def decode_steps_s(self, batch: Floats, context_sum: Floats | float = 0.0) -> Floats:
+        """`decode_step_s` of many steps; batches may be fractions, between two whole ones."""
+        base = _between(self.batches, self.base_s, batch)
+        return base + _between(self.batches, self.slope_s_per_token, batch) * context_sum
+
     def step_s(self, batch: int, context_sum: float, tokens: int, token_context: float) -> float:
         """A mixed step: decodes, and `tokens` prompt tokens; `token_context` is the sum over
         those tokens of the context each attends to."""
@@ -314,10 +319,14 @@ class CapacityModel(Record):
 
     fleet: Fleet
     resources: tuple[Resource, ...] = Field(
-        description="Least headroom first; the retry budget, no limit but a warning, last."
+        description="Least headroom first; last what is no limit but a warning: a front end whose"
+        " load is not measured, the retry budget."
     )
     engine_wait_s: float | Excuse
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = Field(
+        (), description="Where step times are used outside what they are known for."
+    )
 
     @property
     def binding(self) -> Resource:

@@ -7,15 +7,18 @@ smaller and is found by simulation (`sojourn.plan.holding`).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sojourn.capacity.demand import Demand, demand
+from sojourn.capacity.engine_limits import Curve, Limit, curve_of, decode_s, engine_limits, kv_batch
+from sojourn.capacity.host_limits import HostGauge, encoder, front_end, measured_host
 from sojourn.capacity.queueing import allen_cunneen_wait, hidden_capacity
 from sojourn.capacity.records import CapacityModel, EngineModel, Fleet, Resource, StationModel
+from sojourn.capacity.validity import warnings
 from sojourn.errors import DomainError
 from sojourn.interval import Excuse, Interval, Provenance
 from sojourn.records import Bottleneck, Stage
@@ -25,9 +28,6 @@ ENGINE_MAX_RHO: Final = 0.9
 """Beyond this share of the slots the two-moment wait is refused: near the cliff it is off by
 more than itself (fleet-sim of vllm-project/semantic-router stops at 0.85, llm-d's planner at
 0.9)."""
-SLOT_GAIN: Final = 0.10
-"""Slots (or KV) count as the limit when four times as many would carry a tenth more: below that,
-raising the flag buys less than the model's own error."""
 RELATIVE_ERROR: Final = {
     Provenance.MEASURED: 0.05,
     Provenance.FITTED: 0.10,
@@ -60,65 +60,35 @@ class _Load:
     attempts: Interval
 
 
-_GRID: Final = np.concatenate(
-    (np.geomspace(1e-3, 0.99, 60), np.arange(1, 65), np.geomspace(66, 16_384, 300))
-)
-"""Batches at which the curve is computed: the same for every fleet, so that comparing two fleets
-compares the fleets and not the interpolation."""
-
-
-class _Limit(NamedTuple):
-    name: str
-    bottleneck: Bottleneck
-    attempts_per_s: float
-    scale_by: str
-    note: str
-
-
-@dataclass(frozen=True)
-class _Curve:
-    """Calls per second one replica carries with B decodes running, by B (ascending)."""
-
-    batches: NDArray[np.float64]
-    calls_per_s: NDArray[np.float64]
-
-    def at(self, batch: float) -> float:
-        return float(np.interp(batch, self.batches, self.calls_per_s))
-
-    def batch_of(self, calls_per_s: float) -> float | None:
-        """The batch that carries a rate: the fixed point B = lambda T(B), or None beyond it."""
-        if calls_per_s > self.calls_per_s[-1]:
-            return None
-        return float(np.interp(calls_per_s, self.calls_per_s, self.batches))
-
-
-def capacity(profile: Profile, fleet: Fleet) -> CapacityModel:
+def capacity(profile: Profile, fleet: Fleet, *, host: HostGauge | None = None) -> CapacityModel:
     """Every resource's capacity, load and headroom; the one with the least headroom first.
 
-    Attempts per request multiply the load on engine and stations. The retry budget comes last:
-    it is the point above which an overload no longer drains by itself, not a limit.
+    Attempts per request multiply the load on engine and stations. `host`: what was measured of the
+    engine's host. Last come warnings that are no limits: the front end, where nothing was measured,
+    and the retry budget, above which an overload no longer drains by itself.
     """
     asked = demand(profile)
     load = _load(profile)
-    curve = _curve(fleet.engine, asked) if asked.calls else None
+    curve = curve_of(fleet.engine, asked) if asked.calls else None
     found: list[Resource] = []
     if curve is not None:
         found += _engine_resources(fleet.engine, asked, load, curve)
-    found += [
-        _station(station, asked.visits.get(name, 0.0), load)
-        for name, station in fleet.stations.items()
-        if station.servers is not None and asked.visits.get(name, 0.0) > 0
-    ]
+    found += list(_stations(fleet, asked, load))
+    found += _host(fleet.engine, asked, load, host)
     found.sort(key=lambda resource: resource.headroom)
     if not found:
         found = [_nothing_known(load)]
+    elif host is None:
+        found += _front_end(fleet.engine, asked, load)
     if fleet.retry.max_attempts > 1:
         found.append(_retry_budget(found, fleet.retry.max_attempts, load))
+    limit = min(float(fleet.engine.max_num_seqs), kv_batch(fleet.engine, asked))
     return CapacityModel(
         fleet=fleet,
         resources=tuple(found),
         engine_wait_s=_engine_wait(profile, fleet.engine, asked, load, curve=curve),
         notes=_notes(fleet, asked, load),
+        warnings=warnings(fleet.engine, asked, limit) if asked.calls else (),
     )
 
 
@@ -129,41 +99,8 @@ def _load(profile: Profile) -> _Load:
     return _Load(mean, max(mean, at_peak), profile.attempts_per_request)
 
 
-def _decode_s(engine: EngineModel, batch: float, context: float) -> float:
-    """A decode step with a fractional mean batch: between the two whole ones."""
-    low = math.floor(batch)
-    left = engine.step.decode_step_s(low, low * context)
-    right = engine.step.decode_step_s(low + 1, (low + 1) * context)
-    return left + (right - left) * (batch - low)
-
-
-def _curve(engine: EngineModel, asked: Demand) -> _Curve:
-    """lambda(B) = 1 / (P + m d(B)/B): prefill and decode share the engine's time.
-
-    Symbols: P mean prefill time of a call, m mean output tokens, d(B) decode step at batch B and
-    the mix's mean context. From t = d(B) + lambda t P (a step carries the prompts that came
-    meanwhile) and B = lambda m t (Little). Made monotone: more slots never carry less.
-    Source: derived from Little's law and the step time. Wrong when: prompts wait for whole
-    prefills (no chunking), or contexts differ so much that the mean misleads.
-    """
-    prefill = asked.mean(asked.prefill_s(engine.step))
-    tokens = asked.output_mean
-    context = asked.context_mean
-    batches = np.unique(np.concatenate((_GRID, np.asarray(engine.step.batches[1:], dtype=float))))
-    steps = np.array([_decode_s(engine, float(b), context) for b in batches])
-    per_call = prefill + tokens * steps / batches
-    rate = 1 / np.maximum(per_call, 1e-12)
-    return _Curve(batches, np.maximum.accumulate(rate))
-
-
-def _kv_batch(engine: EngineModel, asked: Demand) -> float:
-    """Requests whose KV fits at once: tokens over mean context, half a block lost to rounding."""
-    held = asked.context_mean + engine.block_size / 2
-    return engine.kv_blocks * engine.block_size / held
-
-
 def _engine_resources(
-    engine: EngineModel, asked: Demand, load: _Load, curve: _Curve
+    engine: EngineModel, asked: Demand, load: _Load, curve: Curve
 ) -> list[Resource]:
     """Limits of the engine in requests per second; those that do not apply are left out."""
     spread = engine.step.held_out_error or RELATIVE_ERROR[engine.step.provenance]
@@ -175,73 +112,12 @@ def _engine_resources(
             spread=spread,
             provenance=engine.step.provenance,
         )
-        for entry in _engine_limits(engine, asked, curve)
+        for entry in engine_limits(engine, asked, curve)
         if math.isfinite(entry.attempts_per_s)
     ]
 
 
-def _engine_limits(engine: EngineModel, asked: Demand, curve: _Curve) -> list[_Limit]:
-    """Limits of the engine, in calls per second and replica."""
-    slots, held = float(engine.max_num_seqs), _kv_batch(engine, asked)
-    limit = min(slots, held)
-    prefill = asked.mean(asked.prefill_s(engine.step))
-    decode = asked.output_mean * _decode_s(engine, limit, asked.context_mean) / limit
-    return [
-        _engine_time(curve, limit, prefill, decode),
-        _Limit(
-            "prefill compute",
-            Bottleneck.PREFILL_COMPUTE,
-            1 / prefill if prefill > 0 else math.inf,
-            "engine replicas, prefix cache hits, or shorter prompts",
-            "were the engine to do nothing else",
-        ),
-        _Limit(
-            "decode",
-            Bottleneck.DECODE_BANDWIDTH,
-            1 / decode if decode > 0 else math.inf,
-            "engine replicas, shorter outputs, or quantised weights",
-            "were the engine to do nothing else, at the largest batch it may form",
-        ),
-        _Limit(
-            "batch slots",
-            Bottleneck.BATCH_SLOTS,
-            curve.at(slots),
-            "max_num_seqs (while KV cache and step time allow), or engine replicas",
-            f"{engine.max_num_seqs} slots x {engine.replicas} replicas",
-        ),
-        _Limit(
-            "KV tokens",
-            Bottleneck.KV_CAPACITY,
-            curve.at(held),
-            "KV memory (memory share, fp8 KV, tensor parallelism), or engine replicas",
-            f"{engine.kv_blocks * engine.block_size:,} tokens per replica hold {held:.1f} requests"
-            f" of {asked.context_mean:,.0f} tokens; blocks {engine.kv_blocks_provenance}",
-        ),
-    ]
-
-
-def _engine_time(curve: _Curve, limit: float, prefill: float, decode: float) -> _Limit:
-    """The engine's own time, by the phase that takes more of it.
-
-    At today's largest batch; at four times that batch when slots or KV cache are what stops it
-    (`SLOT_GAIN`), so that then they bind and not the engine.
-    """
-    far = min(4 * limit, float(curve.batches[-1]))
-    joint = curve.at(limit)
-    if curve.at(far) >= (1 + SLOT_GAIN) * joint:
-        joint = curve.at(far)
-    busy = prefill + decode
-    share = prefill / busy if busy else 0.0
-    return _Limit(
-        "engine time",
-        Bottleneck.PREFILL_COMPUTE if prefill > decode else Bottleneck.DECODE_BANDWIDTH,
-        joint,
-        "engine replicas, or a faster accelerator",
-        f"prefill takes {share:.0%} of the engine's time at a full batch",
-    )
-
-
-def _resource(limit: _Limit, load: _Load, *, spread: float, provenance: Provenance) -> Resource:
+def _resource(limit: Limit, load: _Load, *, spread: float, provenance: Provenance) -> Resource:
     """Capacity in requests: attempts a second over attempts per request."""
     spread = min(spread, 0.9)
     mid = limit.attempts_per_s / load.attempts.mid
@@ -268,20 +144,73 @@ def station_service_s(station: StationModel) -> float:
     return station.service_s.mean
 
 
-def _station(station: StationModel, visits: float, load: _Load) -> Resource:
-    """c / (v S): servers over the busy time an attempt asks of them."""
-    servers = station.servers or 1
-    busy = max(visits * station_service_s(station), 1e-9)
-    noise = Z_90 * math.sqrt(max(station.service_s.cv2, 0.0) / max(station.service_s.count, 1))
-    spread = max(noise, 0.5 * RELATIVE_ERROR[station.provenance])
-    limit = _Limit(
-        station.name,
-        _BOTTLENECK_OF.get(Stage(station.stage), Bottleneck.TOOL),
-        servers / busy,
-        f"servers of {station.name} (now {servers}), or a shorter service time",
-        station.note,
+def _stations(fleet: Fleet, asked: Demand, load: _Load) -> Iterator[Resource]:
+    """Worker pools of stations that are visited and have a limit, and limits of their rate."""
+    pools: dict[str, list[StationModel]] = {}
+    for name, station in fleet.stations.items():
+        if asked.visits.get(name, 0.0) <= 0:
+            continue
+        if station.servers is not None:
+            pools.setdefault(station.pool or name, []).append(station)
+        if station.rate_per_s is not None:
+            yield _rate_limit(station, station.rate_per_s / asked.visits[name], load)
+    for name, members in pools.items():
+        yield _pool(name, members, asked, load)
+
+
+def _pool(name: str, members: list[StationModel], asked: Demand, load: _Load) -> Resource:
+    """c / sum of v S: servers over the busy time an attempt asks of them. Stations that share the
+    pool share its workers; their errors are taken as one."""
+    servers = max(station.servers or 1 for station in members)
+    each = [max(asked.visits[s.name] * station_service_s(s), 1e-9) for s in members]
+    busiest = members[int(np.argmax(each))]
+    noise = max(
+        Z_90 * math.sqrt(max(s.service_s.cv2, 0.0) / max(s.service_s.count, 1)) for s in members
     )
-    return _resource(limit, load, spread=spread, provenance=station.provenance)
+    spread = max(noise, 0.5 * RELATIVE_ERROR[busiest.provenance])
+    limit = Limit(
+        name,
+        _BOTTLENECK_OF.get(Stage(busiest.stage), Bottleneck.TOOL),
+        servers / sum(each),
+        f"servers of {name} (now {servers}), or a shorter service time",
+        busiest.note,
+    )
+    return _resource(limit, load, spread=spread, provenance=busiest.provenance)
+
+
+def _rate_limit(station: StationModel, attempts_per_s: float, load: _Load) -> Resource:
+    limit = Limit(
+        f"{station.name}, rate limit",
+        _BOTTLENECK_OF.get(Stage(station.stage), Bottleneck.TOOL),
+        attempts_per_s,
+        f"a higher rate limit of {station.name}, or fewer visits",
+        f"more than {station.rate_per_s:g} visits a second are refused",
+    )
+    return _resource(limit, load, spread=0.0, provenance=station.provenance)
+
+
+def _host(
+    engine: EngineModel, asked: Demand, load: _Load, host: HostGauge | None
+) -> list[Resource]:
+    """What was measured of the host's busiest core, and the image encoder."""
+    found = []
+    limit = encoder(engine, asked)
+    if limit is not None:
+        spread = RELATIVE_ERROR[engine.step.provenance]
+        found.append(_resource(limit, load, spread=spread, provenance=engine.step.provenance))
+    full = None if host is None else measured_host(host, load.mean_per_s * load.attempts.mid)
+    if full is not None:
+        spread = RELATIVE_ERROR[Provenance.INFERRED]
+        found.append(_resource(full, load, spread=spread, provenance=Provenance.INFERRED))
+    return found
+
+
+def _front_end(engine: EngineModel, asked: Demand, load: _Load) -> list[Resource]:
+    limit = front_end(engine, asked)
+    if limit is None:
+        return []
+    spread = RELATIVE_ERROR[Provenance.ASSUMED]
+    return [_resource(limit, load, spread=spread, provenance=Provenance.ASSUMED)]
 
 
 def _retry_budget(limits: list[Resource], max_attempts: int, load: _Load) -> Resource:
@@ -322,7 +251,7 @@ def _nothing_known(load: _Load) -> Resource:
 
 
 def _engine_wait(
-    profile: Profile, engine: EngineModel, asked: Demand, load: _Load, *, curve: _Curve | None
+    profile: Profile, engine: EngineModel, asked: Demand, load: _Load, *, curve: Curve | None
 ) -> float | Excuse:
     """Mean wait for a batch slot in the peak window, s, by Allen-Cunneen over all slots.
 
@@ -333,11 +262,13 @@ def _engine_wait(
     """
     if curve is None:
         return Excuse(reason="no model calls in the profile", collect=("calls with their tokens",))
-    limit = min(float(engine.max_num_seqs), _kv_batch(engine, asked))
+    limit = min(float(engine.max_num_seqs), kv_batch(engine, asked))
     rate = load.peak_per_s * load.attempts.mid * asked.calls
     batch = curve.batch_of(rate / engine.replicas)
     if batch is None or batch > ENGINE_MAX_RHO * limit:
-        share = "more than it can carry" if batch is None else f"{batch / limit:.0%} of its slots"
+        share = "more than it can carry"
+        if batch is not None and batch <= limit:
+            share = f"{batch / limit:.0%} of its slots"
         return Excuse(
             reason=f"in the peak window the engine is asked for {share}; closed forms hold up to"
             f" {ENGINE_MAX_RHO:.0%}, beyond it the wait depends on how long the peak lasts",
@@ -365,6 +296,17 @@ def _notes(fleet: Fleet, asked: Demand, load: _Load) -> tuple[str, ...]:
         "Capacity is where a resource is full, not where the SLO holds: waiting starts below it.",
         f"Engine step time: {fleet.engine.step.source}.",
     ]
+    if fleet.pools:
+        notes.append(
+            f"Calls of the pools {', '.join(sorted(fleet.pools))} are counted on the default engine"
+            " here: closed forms know one; the simulation runs every pool."
+        )
+    if fleet.engine.step.host_s > 0 and asked.calls:
+        whole = decode_s(fleet.engine, float(fleet.engine.max_num_seqs), asked.context_mean)
+        notes.append(
+            f"Of a decode step at {fleet.engine.max_num_seqs} sequences"
+            f" {fleet.engine.step.host_s / whole:.0%} is host time, in which the device waits."
+        )
     open_ended = [name for name, s in fleet.stations.items() if s.servers is None]
     if open_ended:
         notes.append(

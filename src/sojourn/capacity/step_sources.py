@@ -3,11 +3,12 @@ they are installed and cover it, else the roofline. A fit to telemetry wins over
 
 from __future__ import annotations
 
-from sojourn.capacity import roofline
+from sojourn.capacity import roofline, silicon
 from sojourn.capacity.catalogue import Gpu
 from sojourn.capacity.model_records import ModelSpec
 from sojourn.capacity.records import StepModel
 from sojourn.config import Deployment
+from sojourn.interval import Excuse
 
 
 def step_model(
@@ -18,4 +19,13 @@ def step_model(
     Every source has this signature; one that does not cover the hardware returns an `Excuse`,
     and the next is asked. `mean_context`: tokens of a decoding sequence, where known.
     """
-    return roofline.step_model(model, gpu, deployment, mean_context=mean_context)
+    tables = silicon.step_model(model, gpu, deployment, mean_context=mean_context)
+    if not isinstance(tables, Excuse):
+        return tables
+    told = roofline.step_model(model, gpu, deployment, mean_context=mean_context)
+    return told.model_copy(update={"source": f"{told.source} ({_first(tables.reason)})"})
+
+
+def _first(reason: str) -> str:
+    """The excuse in a few words: it stands in a line of a report."""
+    return reason if len(reason) <= 160 else f"{reason[:157]}..."

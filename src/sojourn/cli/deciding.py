@@ -1,4 +1,4 @@
-"""Verbs that say what would be and what to do: capacity, plan, verify, check, report."""
+"""Verbs that say what to do and whether it worked: plan, verify, check, report."""
 
 from __future__ import annotations
 
@@ -21,36 +21,6 @@ from sojourn.cli.options import (
     require_paths,
     telemetry,
 )
-
-
-@app.command()
-def capacity(
-    paths: Paths,
-    config: Configured = None,
-    output: Output = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    seed: Seed = None,
-) -> None:
-    """How much load the fleet takes, per resource and within the SLO."""
-    from sojourn import loop
-    from sojourn.report import answers, compose, decisions
-
-    with telemetry(paths, config=config, quiet=quiet, seed=seed, output=output) as it:
-        seen = loop.look(it.tables, it.config)
-        model = loop.capacity_of(seen)
-        held = loop.holding(seen, model, it.tell)
-    target = it.config.slo_of("default")
-    document = compose.single(
-        "sojourn capacity",
-        [
-            *decisions.capacity(model),
-            *decisions.holding(held, None if target is None else target.e2e_s),
-        ],
-        verdict=answers.held(held),
-        data={"capacity": model.model_dump(mode="json"), "holding": held.model_dump(mode="json")},
-    )
-    deliver(document, output=output, json=json, quiet=quiet)
 
 
 @app.command()

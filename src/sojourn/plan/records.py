@@ -7,6 +7,7 @@ from typing import Final
 from pydantic import Field
 
 from sojourn.interval import Excuse, Interval
+from sojourn.plan.holding_records import KneePoint, Settled
 from sojourn.records import Layer, Record
 
 NOT_CALLED_FOR: Final = "Not called for"
@@ -89,6 +90,14 @@ class Holding(Record):
     binds: str = Field(description="Resource with the least headroom there.")
     curve: tuple[tuple[float, float, float], ...] = Field(
         description="(load factor, P99 E2E seconds, attainment): the knee, for plotting."
+    )
+    points: tuple[KneePoint, ...] = Field((), description="The same loads, in full.")
+    settled: Settled | None = Field(
+        None, description="Whether the queue stays at the load held; None: not looked at."
+    )
+    replications: int = Field(1, description="Days like today, this one included.")
+    on_edge: tuple[str, ...] = Field(
+        (), description="Buckets that miss so often even alone that only surely more misses count."
     )
     note: str = ""
 

@@ -20,7 +20,7 @@ the bucket has no attainment, and a note says so.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -76,6 +76,20 @@ class Judged:
 
     def __len__(self) -> int:
         return len(self.request_id)
+
+    def rows(self, kept: Bools) -> Judged:
+        """The requests of these rows."""
+        arrays = {
+            item.name: getattr(self, item.name)[kept]
+            for item in fields(self)
+            if item.name not in ("request_id", "misses", "notes")
+        }
+        return replace(
+            self,
+            request_id=self.request_id.filter(pa.array(kept)),
+            misses={target: who[kept] for target, who in self.misses.items()},
+            **arrays,
+        )
 
     @property
     def buckets(self) -> list[str]:
@@ -137,6 +151,16 @@ class Standing:
         late = bdtrc(self.missed - 1.0, n, 1 - self.slo.percentile) if self.missed else 1.0
         broken = bdtrc(self.failed - 1.0, n, self.slo.max_error_share) if self.failed else 1.0
         return bool(min(late, broken) < 1 - confidence)
+
+    def surely_held(self, confidence: float) -> bool:
+        """Whether misses, and failures, are so few that chance does not explain them if the SLO
+        were just missed: the other side of `surely_missed`."""
+        from scipy.special import bdtr  # noqa: PLC0415  scipy loads 0.1 s: only where asked
+
+        n, slo = self.requests, self.slo
+        late = bdtr(float(self.missed), n, 1 - slo.percentile)
+        broken = bdtr(float(self.failed), n, slo.max_error_share)
+        return bool(max(late, broken) < 1 - confidence)
 
     @property
     def worst(self) -> str:

@@ -51,7 +51,8 @@ BAD: Final = "#d9534f"
 PLAIN: Final = "#3d85c6"
 
 
-def _base(height: int | None = None) -> Spec:
+def base(height: int | None = None) -> Spec:
+    """What every chart shares: size, ink, no background."""
     size: Spec = {} if height is None else {"height": height}
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
@@ -103,7 +104,7 @@ def stage_bars(breakdown: Breakdown, *, floor: float = 0.005) -> Spec:
                     }
                 )
     present = {row["stage"] for row in rows}
-    spec = _base()
+    spec = base()
     spec["data"] = {"values": rows}
     spec["mark"] = {"type": "bar", "height": {"band": 0.85}}
     spec["encoding"] = {
@@ -136,7 +137,7 @@ def arrivals(profile: Profile) -> Spec:
         if window.length_s > 0
     ]
     peak = profile.arrivals.peak
-    spec = _base(150)
+    spec = base(150)
     spec["layer"] = [
         {
             "data": {"values": [{"a": peak.start_s, "b": peak.start_s + peak.length_s}]},
@@ -171,7 +172,7 @@ def concentration(curves: Sequence[Concentration]) -> Spec:
         for curve in curves
         for x, y in curve.curve
     ]
-    spec = _base(220)
+    spec = base(220)
     share = {"type": "quantitative", "axis": {"format": ".0%"}, "scale": {"domain": [0, 1]}}
     spec["data"] = {"values": rows}
     spec["mark"] = {"type": "line", "strokeWidth": 2.5}
@@ -232,7 +233,7 @@ def knee(holding: Holding, e2e_target_s: float | None) -> Spec:
                 "encoding": {"y": y},
             },
         ]
-    spec = _base(240)
+    spec = base(240)
     spec["layer"] = layers
     return spec
 
@@ -247,7 +248,7 @@ def headroom(model: CapacityModel) -> Spec:
         for when, load in (("mean", resource.mean_load), ("peak", resource.peak_load))
     ]
     order = [resource.name for resource in limits]
-    spec = _base()
+    spec = base()
     spec["height"] = {"step": 12}
     spec["layer"] = [
         {
@@ -303,7 +304,7 @@ def actions(plan: Plan) -> Spec | None:
         return None
     order = [row["action"] for row in rows]
     y = {"field": "action", "sort": order, "title": None}
-    spec = _base()
+    spec = base()
     spec["width"] = WIDTH - 200
     spec["height"] = {"step": 20}
     spec["layer"] = [
@@ -361,7 +362,7 @@ def before_after(acceptance: Acceptance) -> Spec | None:
     order = list(dict.fromkeys(row["figure"] for row in rows))
     y: Spec = {"field": "figure", "sort": order, "title": None}
     offset: Spec = {"field": "when", "sort": ["before", "after"]}
-    spec = _base()
+    spec = base()
     spec["height"] = {"step": 12}
     spec["data"] = {"values": rows}
     spec["layer"] = [

@@ -9,7 +9,7 @@ from sojourn.attribution.records import Breakdown, Diagnosis
 from sojourn.capacity.records import CapacityModel
 from sojourn.interval import Excuse
 from sojourn.plan.records import Plan
-from sojourn.report import answers, decisions, pages
+from sojourn.report import answers, capacity_blocks, decisions, pages
 from sojourn.report.document import Block, Card, Document, Heading
 from sojourn.trace.tables import Quality
 from sojourn.verify.records import Acceptance
@@ -83,9 +83,9 @@ def _sections(item: Findings, prefix: str) -> list[Block]:
     blocks += pages.profile(item.profile)
     if item.capacity is not None or item.plan is not None:
         blocks.append(Heading(text=f"{prefix}How long it holds", level=1))
-        blocks += decisions.capacity(item.capacity)
+        blocks += capacity_blocks.closed_form(item.capacity)
         if isinstance(item.plan, Plan):
-            blocks += decisions.holding(item.plan.holding, item.e2e_target_s)
+            blocks += capacity_blocks.holding(item.plan.holding, item.e2e_target_s)
     if item.plan is not None:
         blocks.append(Heading(text=f"{prefix}What to fix first", level=1))
         blocks += decisions.plan(item.plan)

@@ -23,7 +23,7 @@ _LEAST: Final = 8
 
 
 def render(document: Document, console: Console, *, brief: bool = False) -> None:
-    """Print the document; of charts the sentence, since their figures stand in tables too.
+    """Print the document; of charts the sentence, or what is drawn of them in characters.
 
     `brief`: the answers only, down to the first section (the page has the rest).
     """
@@ -64,8 +64,15 @@ def _renderable(block: Heading | Text | Card | TableBlock | Chart, width: int) -
             return line
         case TableBlock():
             return _table(block, width)
-        case Chart(caption=caption):
-            return _line(f"[chart] {caption}", "dim")
+        case Chart():
+            return _chart(block, width)
+
+
+def _chart(block: Chart, width: int) -> Line:
+    """What is drawn in characters where it fits, else the sentence."""
+    if block.plain and max(cell_len(line) for line in block.plain.splitlines()) <= width:
+        return Line.assemble(_line(f"\n{block.caption}\n", "italic"), _line(block.plain))
+    return _line(f"[chart] {block.caption}", "dim")
 
 
 def _table(block: TableBlock, width: int) -> RenderableType:

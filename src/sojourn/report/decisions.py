@@ -1,138 +1,23 @@
-"""The blocks of what follows: capacity, holding, plan, acceptance."""
+"""The blocks of what follows: fleet, plan, acceptance."""
 
 from __future__ import annotations
 
 from sojourn.attribution.records import ALL
-from sojourn.capacity.records import CapacityModel, Fleet
 from sojourn.interval import Excuse, Interval
-from sojourn.plan.records import NOT_CALLED_FOR, Holding, Outcome, Plan, Refused, Rung
-from sojourn.records import Bottleneck, words
+from sojourn.plan.records import NOT_CALLED_FOR, Outcome, Plan, Refused, Rung
+from sojourn.records import words
 from sojourn.report import charts
 from sojourn.report.answers import places
+from sojourn.report.capacity_blocks import rate
 from sojourn.report.document import Block, Chart, Heading, TableBlock, Text
 from sojourn.report.pages import seconds
-from sojourn.units import format_seconds, format_share, format_usd
+from sojourn.units import format_share, format_usd
 from sojourn.verify.records import Acceptance, Figure, Finding
 
 
 def share(value: Interval | None) -> str:
     """A share with its range."""
     return "–" if value is None else value.format(format_share)
-
-
-def capacity(model: CapacityModel | Excuse | None) -> list[Block]:
-    """Resources and their headroom, memory, step model."""
-    if model is None:
-        return []
-    if isinstance(model, Excuse):
-        return [Text(text=str(model), tone="warn")]
-    wait = model.engine_wait_s
-    closed = (
-        str(wait).rstrip(".")
-        if isinstance(wait, Excuse)
-        else f"mean wait in the engine {format_seconds(wait)}"
-    )
-    rows = tuple(
-        (
-            resource.name,
-            f"{resource.capacity_per_s.format(rate)}/s",
-            format_share(resource.mean_load),
-            format_share(resource.peak_load),
-            format_share(resource.headroom),
-            resource.scale_by,
-            resource.provenance.value,
-        )
-        for resource in model.resources
-        if resource.bottleneck is not Bottleneck.RETRY_AMPLIFICATION
-    )
-    drawn = "Utilisation of each resource; the line is its limit."
-    return [
-        *([Chart(caption=drawn, spec=charts.headroom(model))] if model.resources else []),
-        TableBlock(
-            caption="Capacity per resource, in requests of this mix. Mean and peak are the work"
-            " that arrives over the most it can take, by the model: no gauge reads that",
-            columns=("resource", "capacity", "mean", "peak", "headroom", "scaled by", "source"),
-            rows=rows,
-            align="lrrrrll",
-        ),
-        Text(text=f"Closed form at the peak, a first guess: {closed}.", tone="muted"),
-        *_retry_budget(model),
-        *[Text(text=note, tone="muted") for note in model.notes],
-    ]
-
-
-def _retry_budget(model: CapacityModel) -> list[Block]:
-    """The load up to which recovery from an overload is certain, where attempts are repeated."""
-    attempts = model.fleet.retry.max_attempts
-    found = [r for r in model.resources if r.bottleneck is Bottleneck.RETRY_AMPLIFICATION]
-    if attempts < 2 or not found:
-        return []
-    text = (
-        f"With up to {attempts} attempts a request, recovery from an overload is certain only below"
-        f" {found[0].capacity_per_s.format(rate)} requests/s; at the peak {found[0].peak_load:.2g}"
-        f" times as many arrive. To widen it: {found[0].scale_by}."
-    )
-    return [Text(text=text)]
-
-
-def rate(value: float) -> str:
-    """A rate with three digits, without exponents."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def fleet(record: Fleet) -> list[Block]:
-    """The engine's step times and the stations, as fitted or taken from the catalogue."""
-    step = record.engine.step
-    steps = tuple(
-        (str(batch), format_seconds(base), f"{slope * 1e6:.4g} µs")
-        for batch, base, slope in zip(
-            step.batches, step.base_s, step.slope_s_per_token, strict=True
-        )
-    )
-    stations = tuple(
-        (
-            item.name,
-            item.stage,
-            "no limit" if item.servers is None else str(item.servers),
-            f"{format_seconds(item.service_s.p50)} / {format_seconds(item.service_s.p99)}",
-            item.provenance.value,
-            item.note,
-        )
-        for item in record.stations.values()
-    )
-    return [
-        TableBlock(
-            caption=f"Decode step by batch ({step.provenance.value}: {step.source})",
-            columns=("batch", "step", "per 1 context token"),
-            rows=steps,
-            align="rrr",
-        ),
-        Text(
-            text=(
-                f"Prefill {step.prefill_s_per_token * 1e6:.4g} µs per token, host"
-                f" {format_seconds(step.front_s)} per call; seen with batches"
-                f" {step.valid_batch[0]} to {step.valid_batch[1]} and contexts"
-                f" {step.valid_context[0]} to {step.valid_context[1]}."
-            )
-        ),
-        TableBlock(
-            caption="Stations (time of work, without waiting, P50 / P99)",
-            columns=("station", "stage", "servers", "service", "source", "note"),
-            rows=stations,
-            align="llrrll",
-        ),
-    ]
-
-
-def fitted(record: Fleet) -> tuple[str, int]:
-    """How good the fit is, in a sentence, and the exit code."""
-    step = record.engine.step
-    error = (
-        ""
-        if step.held_out_error is None
-        else (f", {format_share(step.held_out_error)} median error on calls kept out of the fit")
-    )
-    return f"Step times {step.provenance.value}{error}; {len(record.stations)} stations.", 0
 
 
 def attainment(outcome: Outcome) -> TableBlock:
@@ -150,30 +35,6 @@ def attainment(outcome: Outcome) -> TableBlock:
         ),
         align="lrrrr",
     )
-
-
-def _held(held: Holding) -> str:
-    if held.load_factor.mid == 0:
-        return f"At no level of load is the SLO held: {held.breaks}."
-    factor, pace = held.load_factor.format("{:.2f}".format), held.rate_per_s.format(rate)
-    return (
-        f"The SLO holds, jointly, to {factor} of today's load ({pace} requests/s). First to"
-        f" break: {held.breaks}. Least headroom there: {words(held.binds)}."
-    )
-
-
-def holding(held: Holding | Excuse, e2e_target_s: float | None) -> list[Block]:
-    """The knee, and the load at which the SLO breaks."""
-    if isinstance(held, Excuse):
-        return [Text(text=str(held), tone="warn")]
-    return [
-        Chart(
-            caption="P99 against load, simulated on this workload; past the knee load only queues.",
-            spec=charts.knee(held, e2e_target_s),
-        ),
-        *([Text(text=f"{held.note}.", tone="warn")] if held.note else []),
-        Text(text=_held(held)),
-    ]
 
 
 def plan(record: Plan | Excuse) -> list[Block]:

@@ -58,6 +58,7 @@ class Chart(Record):
     kind: Literal["chart"] = "chart"
     caption: str
     spec: dict[str, Any]
+    plain: str = Field("", description="The same in characters, for a terminal; empty: not drawn.")
 
 
 Block = Annotated[Heading | Text | Card | TableBlock | Chart, Field(discriminator="kind")]

@@ -77,8 +77,19 @@ def stability(run: SimRun, *, confidence: float = 0.95) -> Stability:
     return stability_of(ends.arrival_s, ends.end_s, confidence=confidence)
 
 
-def stability_of(arrival_s: Floats, end_s: Floats, *, confidence: float = 0.95) -> Stability:
+def stability_of(
+    arrival_s: Floats,
+    end_s: Floats,
+    *,
+    confidence: float = 0.95,
+    edges_s: Floats | None = None,
+    material: float = MATERIAL,
+) -> Stability:
     """Of requests by arrival and end (NaN: has not ended), seconds, in any order.
+
+    `edges_s`: of the blocks (three at least), where the load comes in periods: blocks then are
+    whole periods, and a peak within one counts for nothing. `material`: share of the arrivals
+    below which growth does not count.
 
     N(t), the number in flight, is read at the edges of equal blocks of the arrival period. Its
     mean increment per block over the block's length is the growth; Student's t over the blocks
@@ -89,7 +100,7 @@ def stability_of(arrival_s: Floats, end_s: Floats, *, confidence: float = 0.95) 
 
     Growing: the interval is above 0 in the whole and the growth above 0 in both halves, and the
     last third stays at least `LONGER` times as long as the first: that leaves out systems that
-    hold more only because more arrive. Stable: the growth is surely less than `MATERIAL` of the
+    hold more only because more arrive. Stable: the growth is surely less than `material` of the
     arrivals. Else too short to say. Wrong when: a slow swing of the load (a day's) is cut in its
     rise and overloads the system for a while: it grows in the run and would not over a day; and
     when time limits cut every stay: such a system keeps up by failing.
@@ -104,13 +115,16 @@ def stability_of(arrival_s: Floats, end_s: Floats, *, confidence: float = 0.95) 
     growth = longer = None
     trend = Trend.TOO_SHORT
     if count >= FEWEST and period > 0:
-        edges = np.linspace(arrival[0] + period / 4, arrival[-1], BLOCKS + 1)
+        edges = edges_s
+        if edges is None:
+            edges = np.linspace(arrival[0] + period / 4, arrival[-1], BLOCKS + 1)
         came, gone = (np.searchsorted(times, edges, side="right") for times in (arrival, ended))
         rates = np.diff(came - gone) / np.diff(edges)
         growth = student(rates, confidence)
         longer = _longer(end - arrival)
-        halves = float(rates[: BLOCKS // 2].mean()), float(rates[BLOCKS // 2 :].mean())
-        trend = _trend(growth, halves, longer, count / period)
+        middle = len(rates) // 2
+        halves = float(rates[:middle].mean()), float(rates[middle:].mean())
+        trend = _trend(growth, halves, longer, material * count / period)
     return Stability(
         trend=trend,
         growth_per_s=growth,
@@ -132,11 +146,11 @@ def _longer(stay: Floats) -> float | None:
 
 
 def _trend(
-    growth: Interval, halves: tuple[float, float], longer: float | None, rate: float
+    growth: Interval, halves: tuple[float, float], longer: float | None, least: float
 ) -> Trend:
     stays_longer = longer is None or longer >= LONGER
     if growth.low > 0 and min(halves) > 0 and stays_longer:
         return Trend.GROWING
-    if growth.high < MATERIAL * rate and not (growth.low > 0 and stays_longer):
+    if growth.high < least and not (growth.low > 0 and stays_longer):
         return Trend.STABLE
     return Trend.TOO_SHORT

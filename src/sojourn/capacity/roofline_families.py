@@ -1,0 +1,219 @@
+"""How kernels behave on each generation of accelerators: measured shapes, no end-to-end fit.
+
+Every kernel is told by four numbers (`Kernel`). They are medians over the operator tables of
+aiconfigurator-core 0.12.0 (Apache-2.0; vLLM 0.14 and 0.24, SGLang 0.5.10 and 0.5.14, TensorRT-LLM
+1.0 and 1.3 on A100, L40S, H100, H200, B200, B300, GB200, RTX PRO 6000), fitted with
+`benchmarks/fit_kernels.py`, which prints them again with their errors. CDNA has no table there:
+its numbers are those of Hopper with the launch times and shares that AMD rows show (assumed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from sojourn.capacity.catalogue import Gpu
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """t = launch + ((bytes/(bandwidth memory))^p + (flops/(peak compute))^p)^(1/p), seconds.
+
+    `launch_s`: shortest it takes inside a CUDA graph. `memory`, `compute`: shares of peak reached
+    by big shapes. `blend` p: 1 where reading and computing follow each other, large where they
+    overlap. Small shapes fall short of the shares because of `launch_s`: that is the saturating
+    efficiency. Source: module docstring; median error 7% (16 bit), 13 to 22% (8 and 4 bit).
+    Wrong when: an engine picks a kernel that does not suit the shape (up to 2 x).
+    """
+
+    launch_s: float
+    memory: float
+    compute: float
+    blend: float
+
+    def time_s(self, memory_s: float, compute_s: float) -> float:
+        """Time of one launch, given the times at full bandwidth and at peak."""
+        return self.launch_s + self.work_s(memory_s, compute_s)
+
+    def work_s(self, memory_s: float, compute_s: float) -> float:
+        """The same without the launch."""
+        read, computed = memory_s / self.memory, compute_s / self.compute
+        longer = max(read, computed)
+        if longer <= 0:
+            return 0.0
+        shorter = min(read, computed) / longer
+        return float(longer * (1 + shorter**self.blend) ** (1 / self.blend))
+
+
+@dataclass(frozen=True)
+class Family:
+    """A generation of accelerators. Keys of the kernels: `16` (bf16, fp16), `8` (fp8, int8), `4`
+    (fp4), `wo` (weight-only: fewer bytes, multiplied in 16 bits).
+
+    `small_s`: a normalisation, rotation or activation at decode sizes. `attention`: decode, by bits
+    of the KV cache. `prefill_attention`: share of the 16-bit peak. `reduce_s`: all-reduce of a
+    small message over two GPUs, `reduce_step_s` more for each doubling.
+    """
+
+    name: str
+    small_s: float
+    gemm: Mapping[str, Kernel]
+    experts: Mapping[str, Kernel]
+    attention: Mapping[str, Kernel]
+    prefill_attention: float
+    reduce_s: float
+    reduce_step_s: float
+
+
+US: Final = 1e-6
+AMPERE: Final = Family(
+    name="Ampere",
+    small_s=3.0 * US,
+    gemm={
+        "16": Kernel(6.0 * US, 0.77, 0.80, 1.6),
+        "8": Kernel(8.0 * US, 0.80, 0.70, 1.6),
+        "wo": Kernel(9.0 * US, 0.80, 0.75, 1.0),
+    },
+    experts={
+        "16": Kernel(60 * US, 0.82, 0.30, 1.2),
+        "8": Kernel(60 * US, 0.82, 0.30, 1.2),
+        "wo": Kernel(60 * US, 0.82, 0.22, 1.2),
+    },
+    attention={"16": Kernel(17 * US, 0.75, 0.50, 1.2), "8": Kernel(18 * US, 0.60, 0.40, 1.2)},
+    prefill_attention=0.55,
+    reduce_s=6.5 * US,
+    reduce_step_s=0.6 * US,
+)
+ADA: Final = Family(
+    name="Ada",
+    small_s=1.6 * US,
+    gemm={
+        "16": Kernel(2.0 * US, 0.84, 0.59, 2.4),
+        "8": Kernel(5.0 * US, 0.84, 0.45, 1.4),
+        "wo": Kernel(6.0 * US, 0.80, 0.55, 1.2),
+    },
+    experts={
+        "16": Kernel(20 * US, 0.85, 0.38, 1.2),
+        "8": Kernel(21 * US, 0.86, 0.45, 1.2),
+        "wo": Kernel(28 * US, 0.75, 0.40, 1.5),
+    },
+    attention={"16": Kernel(8 * US, 0.93, 0.40, 2.0), "8": Kernel(10 * US, 0.80, 0.20, 2.0)},
+    prefill_attention=0.47,
+    reduce_s=15 * US,
+    reduce_step_s=5 * US,
+)
+HOPPER: Final = Family(
+    name="Hopper",
+    small_s=2.0 * US,
+    gemm={
+        "16": Kernel(3.9 * US, 0.85, 0.78, 2.8),
+        "8": Kernel(6.5 * US, 0.87, 0.57, 1.1),
+        "wo": Kernel(6.5 * US, 0.80, 0.65, 1.2),
+    },
+    experts={
+        "16": Kernel(38 * US, 0.90, 0.40, 1.2),
+        "8": Kernel(34 * US, 0.86, 0.45, 1.3),
+        "wo": Kernel(50 * US, 0.88, 0.40, 1.5),
+    },
+    attention={"16": Kernel(11.5 * US, 0.86, 0.28, 2.0), "8": Kernel(13 * US, 0.70, 0.30, 2.0)},
+    prefill_attention=0.60,
+    reduce_s=4.4 * US,
+    reduce_step_s=0.3 * US,
+)
+BLACKWELL: Final = Family(
+    name="Blackwell",
+    small_s=1.8 * US,
+    gemm={
+        "16": Kernel(3.4 * US, 0.76, 0.70, 2.4),
+        "8": Kernel(7.5 * US, 0.79, 0.60, 1.1),
+        "4": Kernel(7.5 * US, 0.65, 0.48, 1.1),
+        "wo": Kernel(6.5 * US, 0.70, 0.60, 1.2),
+    },
+    experts={
+        "16": Kernel(28 * US, 0.84, 0.42, 1.5),
+        "8": Kernel(32 * US, 0.80, 0.33, 1.5),
+        "4": Kernel(28 * US, 0.90, 0.60, 1.3),
+        "wo": Kernel(28 * US, 0.70, 0.25, 1.5),
+    },
+    attention={"16": Kernel(10 * US, 0.88, 0.28, 1.5), "8": Kernel(11 * US, 0.84, 0.25, 1.5)},
+    prefill_attention=0.50,
+    reduce_s=6.5 * US,
+    reduce_step_s=0.4 * US,
+)
+BLACKWELL_RTX: Final = Family(
+    name="Blackwell workstation",
+    small_s=1.8 * US,
+    gemm={
+        "16": Kernel(2.9 * US, 0.96, 0.79, 1.6),
+        "8": Kernel(7.0 * US, 0.92, 0.65, 1.3),
+        "4": Kernel(9.0 * US, 0.75, 0.57, 2.5),
+        "wo": Kernel(6.5 * US, 0.80, 0.65, 1.2),
+    },
+    experts={
+        "16": Kernel(28 * US, 0.95, 0.42, 1.6),
+        "8": Kernel(33 * US, 0.92, 0.33, 1.5),
+        "4": Kernel(48 * US, 0.88, 0.70, 1.8),
+        "wo": Kernel(42 * US, 0.86, 0.45, 2.0),
+    },
+    attention={"16": Kernel(9 * US, 0.95, 0.36, 3.0), "8": Kernel(11 * US, 0.90, 0.18, 3.0)},
+    prefill_attention=0.55,
+    reduce_s=15 * US,
+    reduce_step_s=5 * US,
+)
+CDNA: Final = Family(
+    name="CDNA",
+    small_s=4.0 * US,
+    gemm={
+        "16": Kernel(8.0 * US, 0.75, 0.55, 1.8),
+        "8": Kernel(9.0 * US, 0.72, 0.45, 1.3),
+        "4": Kernel(10 * US, 0.65, 0.40, 1.3),
+        "wo": Kernel(10 * US, 0.65, 0.45, 1.2),
+    },
+    experts={
+        "16": Kernel(60 * US, 0.75, 0.30, 1.3),
+        "8": Kernel(60 * US, 0.72, 0.28, 1.3),
+        "4": Kernel(60 * US, 0.65, 0.30, 1.3),
+        "wo": Kernel(60 * US, 0.65, 0.25, 1.3),
+    },
+    attention={"16": Kernel(20 * US, 0.70, 0.25, 1.5), "8": Kernel(22 * US, 0.60, 0.25, 1.5)},
+    prefill_attention=0.40,
+    reduce_s=10 * US,
+    reduce_step_s=1.5 * US,
+)
+WORKSTATION_BYTES_PER_S: Final = 2.5e12
+"""FP4 cards below this bandwidth have GDDR memory: workstation Blackwell."""
+_PREFIXES: Final = (
+    (("mi2", "mi3", "mi4", "instinct", "amd"), CDNA),
+    (("a100", "a800", "a30", "a10", "a40", "rtxa6000"), AMPERE),
+    (("l4", "l20", "l2", "rtx4", "rtx6000ada"), ADA),
+    (("h100", "h200", "h800", "h20", "gh200"), HOPPER),
+    (("rtxpro", "rtx5", "gb10"), BLACKWELL_RTX),
+    (("b100", "b200", "b300", "gb200", "gb300"), BLACKWELL),
+)
+
+
+def family_of(gpu: Gpu) -> Family:
+    """The generation of a card: by its name, else by the formats and the bandwidth it has."""
+    name = "".join(c for c in gpu.name.casefold() if c.isalnum())
+    for prefixes, family in _PREFIXES:
+        if name.startswith(prefixes):
+            return family
+    if gpu.fp4_flops:
+        slow = gpu.bandwidth_bytes_per_s < WORKSTATION_BYTES_PER_S
+        return BLACKWELL_RTX if slow else BLACKWELL
+    if gpu.fp8_flops:
+        return HOPPER if gpu.bandwidth_bytes_per_s >= 1.2e12 else ADA
+    return AMPERE
+
+
+def kernel_class(gpu: Gpu, dtype: str) -> str:
+    """Which kernels multiply weights of `dtype` on this card: a key of `Family.gemm`."""
+    own = gpu.flops(dtype)
+    if dtype in ("bf16", "fp16", "fp32"):
+        return "16"
+    if dtype in ("nvfp4", "mxfp4") and gpu.fp4_flops:
+        return "4"
+    if dtype in ("fp8", "int8") and own > gpu.bf16_flops:
+        return "8"
+    return "wo"

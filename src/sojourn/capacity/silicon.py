@@ -1,0 +1,249 @@
+"""Step times from measured operator tables (optional extra `[silicon]`), behind our border.
+
+Second of three sources: a fit to telemetry wins over it, the roofline follows where it does not
+cover the hardware. Queries are cleaned by `silicon_guards`, put into lines by `silicon_fit`, and
+the time of the host, which no operator table holds, is added from `silicon_host`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from sojourn.capacity import silicon_host, silicon_query, silicon_tables
+from sojourn.capacity.catalogue import Gpu
+from sojourn.capacity.memory import memory, weight_dtype
+from sojourn.capacity.model_records import ModelSpec
+from sojourn.capacity.records import StepModel
+from sojourn.capacity.roofline import EFFICIENCY
+from sojourn.capacity.silicon_fit import (
+    BATCHES,
+    CONTEXTS,
+    Decode,
+    Prompts,
+    decode_lines,
+    prompt_costs,
+)
+from sojourn.capacity.silicon_guards import Reduces, bounded, bounds_s, monotone
+from sojourn.capacity.silicon_host import Host
+from sojourn.capacity.silicon_query import Asked
+from sojourn.capacity.silicon_tables import Query, Refused, StepTables
+from sojourn.config import Deployment
+from sojourn.errors import UsageError
+from sojourn.interval import Excuse, Provenance
+from sojourn.trace.arrays import Floats
+
+MEAN_CONTEXT: Final = 1024.0
+"""Context around which lines are fitted where the caller names none."""
+POOL_SLACK: Final = 1.5
+"""Grid points whose contexts need more than this many KV pools are not asked for."""
+
+
+def step_model(
+    model: ModelSpec,
+    gpu: Gpu,
+    deployment: Deployment,
+    *,
+    mean_context: float | None = None,
+    host: Host | None = None,
+) -> StepModel | Excuse:
+    """Step times of one data-parallel rank from measured operators, s; an `Excuse` where the
+    tables are not installed, do not cover it, or no guard can mend what they say.
+
+    `mean_context`: tokens of a decoding sequence, where known; lines are fitted around it. `host`:
+    times beyond the operators; None: those of the engine's version.
+    """
+    try:
+        build = _Build(model, gpu, deployment, mean_context or MEAN_CONTEXT, host)
+        return build.model()
+    except Refused as refused:
+        return Excuse(
+            reason=f"no step times from operator tables: {refused}",
+            collect=("a fit to telemetry (`sojourn calibrate`)",),
+        )
+
+
+@dataclass
+class _Build:
+    """One step model in the making; `notes` gathers what the guards did."""
+
+    model_spec: ModelSpec
+    gpu: Gpu
+    deployment: Deployment
+    context: float
+    host: Host | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def model(self) -> StepModel:
+        """The finished model.
+
+        Raises:
+            Refused: as `step_model`'s excuses.
+        """
+        asked, query, tables = self._tables()
+        reduces = Reduces(self.model_spec, self.gpu, self.deployment.tensor_parallel)
+        decode = self._decode(tables, reduces)
+        prompts = self._prompts(tables, reduces)
+        if note := reduces.note():
+            self.notes.append(note)
+        return self._step(asked, query, tables, (decode, prompts))
+
+    def _tables(self) -> tuple[Asked, Query, StepTables]:
+        """The engine's own tables, shared kernels by the fastest of the other engines'."""
+        asked = silicon_query.asked(self.model_spec, self.gpu, self.deployment)
+        query, own = _first_that_answers(asked)
+        others = []
+        for name in silicon_query.BACKENDS:
+            if name != asked.backend:
+                other = self.deployment.model_copy(update={"engine": name})
+                try:
+                    also = silicon_query.asked(self.model_spec, self.gpu, other)
+                    others.append(_first_that_answers(also)[1])
+                except Refused:
+                    continue
+        return asked, query, silicon_tables.Fastest(own, others)
+
+    def _pool_tokens(self) -> float:
+        """Tokens the KV pool of one rank holds.
+
+        Raises:
+            Refused: the deployment does not fit the card.
+        """
+        d = self.deployment
+        ranks = d.data_parallel
+        whole = d.model_copy(
+            update={"tensor_parallel": d.tensor_parallel * ranks, "data_parallel": 1}
+        )
+        try:
+            held = memory(self.model_spec, self.gpu, whole)
+        except UsageError as error:
+            raise Refused(str(error)) from error
+        return held.kv_tokens / ranks or math.inf
+
+    def _decode(self, tables: StepTables, reduces: Reduces) -> Decode:
+        """The decode grid, cleaned, as lines."""
+        pool = POOL_SLACK * self._pool_tokens()
+        shape = (len(BATCHES), len(CONTEXTS))
+        times, floors, limits = (np.full(shape, np.nan) for _ in range(3))
+        for i, batch in enumerate(BATCHES):
+            for j, context in enumerate(CONTEXTS):
+                if j > 2 and batch * context > pool:
+                    continue
+                times[i, j] = reduces.total_s(tables.decode(batch, context), batch)
+                floors[i, j], limits[i, j] = bounds_s(
+                    self.model_spec, self.gpu, self.deployment, batch=batch, context=context
+                )
+        told = np.isfinite(times)
+        mended, change = monotone(_filled(times))
+        if change > 0:
+            self.notes.append(f"monotone in batch and context: median change {change:.1%}")
+        inside, note = bounded(mended[told], floors[told], limits[told])
+        if note:
+            self.notes.append(note)
+        times[told] = inside
+        return decode_lines(times, self.context)
+
+    def _prompts(self, tables: StepTables, reduces: Reduces) -> Prompts:
+        context = round(self.context)
+        return prompt_costs(
+            lambda n, prefix: reduces.total_s(tables.prefill(n, prefix), n),
+            lambda n, batch: reduces.total_s(
+                tables.mixed(n, batch, max(context, n + 1)), n + batch
+            ),
+            lambda batch: reduces.total_s(tables.decode(batch, context), batch),
+            longest=16384,
+        )
+
+    def _step(
+        self, asked: Asked, query: Query, tables: StepTables, parts: tuple[Decode, Prompts]
+    ) -> StepModel:
+        decode, prompts = parts
+        host = self.host or silicon_host.host_of(self.deployment.engine)
+        dtype = weight_dtype(self.model_spec, self.deployment)
+        fixed = silicon_host.fixed_s(host, self.model_spec, self.gpu, self.deployment, dtype)
+        each = silicon_host.sequence_s(host, self.model_spec)
+        per_token = _per_token(prompts)
+        table = prompts.added_s - per_token * np.asarray(prompts.tokens)
+        batches = (0, *BATCHES)
+        base = [prompts.base_s, *decode.base_s]
+        return StepModel(
+            batches=batches,
+            base_s=tuple(float(b) + each * batch for b, batch in zip(base, batches, strict=True)),
+            slope_s_per_token=(float(decode.slope_s[0]), *(float(s) for s in decode.slope_s)),
+            prefill_s_per_token=per_token,
+            prefill_s_per_token_context=prompts.attended_s,
+            prefill_tokens=prompts.tokens,
+            prefill_base_s=tuple(float(max(v, 0.0)) for v in table),
+            host_s=fixed,
+            front_s=EFFICIENCY.front_s,
+            provenance=Provenance.CATALOGUE,
+            source=self._source(asked, query, tables, parts),
+            held_out_error=silicon_host.HELD_OUT_ERROR,
+            valid_batch=(1, BATCHES[-1]),
+            valid_context=(1, CONTEXTS[-1]),
+            valid_chunk=(1, prompts.tokens[-1]),
+            spread=silicon_host.spread(len(batches)),
+            to_narrow="Record a short run of this deployment (TTFT, end and tokens of requests)"
+            " and calibrate: the tables hold single operators, not this server.",
+        )
+
+    def _source(
+        self, asked: Asked, query: Query, tables: StepTables, parts: tuple[Decode, Prompts]
+    ) -> str:
+        decode, prompts = parts
+        dtype = weight_dtype(self.model_spec, self.deployment)
+        wanted = self.deployment.kv_dtype
+        kv = query.kv + ("" if _same_kv(query.kv, wanted) else f" (the tables lack {wanted})")
+        said = (
+            f"operator tables of {silicon_tables.PACKAGE} {silicon_tables.VERSION}"
+            f" ({asked.backend} {tables.version} on {asked.system}):"
+            f" {self.model_spec.name} as {asked.like}, weights {dtype}, KV cache {kv}, matrices and"
+            " collectives by the fastest kernel of any engine,"
+            f" TP {query.tp}, PP {query.pp}, DP {query.dp}, experts TP {query.moe_tp} EP"
+            f" {query.moe_ep}; host time of {self.deployment.engine} added; lines miss the decode"
+            f" grid by {decode.median_error:.1%} (median; {decode.largest_error:.0%} at most),"
+            f" sums miss mixed steps by {prompts.median_error:.1%}"
+            f" ({prompts.largest_error:.0%} at most)"
+        )
+        return "; ".join((said, *self.notes))
+
+
+def _first_that_answers(asked: Asked) -> tuple[Query, StepTables]:
+    """The first of the queries whose tables hold a decode and a prefill step.
+
+    Raises:
+        Refused: none does; the reason of the first.
+    """
+    reasons: list[str] = []
+    for query in asked.queries:
+        try:
+            tables = silicon_tables.open_tables(query)
+            tables.decode(1, 1024)
+            tables.prefill(1024, 0)
+        except Refused as refused:
+            reasons.append(str(refused))
+            continue
+        return query, tables
+    raise Refused(reasons[0])
+
+
+def _same_kv(told: str, wanted: str) -> bool:
+    return (told == "fp8") == wanted.startswith("fp8")
+
+
+def _filled(times: Floats) -> Floats:
+    """Missing ends of rows carried on from the last value asked for, so that rows compare."""
+    filled = times.copy()
+    for j in range(1, filled.shape[1]):
+        missing = ~np.isfinite(filled[:, j])
+        filled[missing, j] = filled[missing, j - 1]
+    return filled
+
+
+def _per_token(prompts: Prompts) -> float:
+    """The least any number of tokens costs per token: what is left for the table is >= 0."""
+    tokens = np.asarray(prompts.tokens[1:], dtype=np.float64)
+    return float(np.min(prompts.added_s[1:] / tokens))

@@ -1,0 +1,153 @@
+"""Guards between the operator tables and a step model: its data has faults, each is caught here.
+
+Every guard returns what it made of the times and a note that says what it changed; a time that no
+guard can mend is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from scipy.optimize import isotonic_regression
+
+from sojourn.capacity.catalogue import Gpu
+from sojourn.capacity.memory import (
+    kv_bytes_per_token,
+    kv_value_bytes,
+    weight_bytes,
+    weight_dtype,
+)
+from sojourn.capacity.model_records import ModelSpec
+from sojourn.capacity.roofline import EFFICIENCY, FAST_LINK_BYTES_PER_S, physical_floor_s
+from sojourn.capacity.silicon_tables import Op, Refused, is_reduce
+from sojourn.config import Deployment
+from sojourn.trace.arrays import Floats
+
+SLOWEST: Final = 10.0
+"""Times as long as reading all weights and the cache once, at full bandwidth, a decode step may
+take, beside `LAYER_S` for every layer; measured ones stay below 3."""
+LAYER_S: Final = 0.25e-3
+"""What the launches and all-reduces of one layer may take, s; measured ones take a tenth of it."""
+REDUCE_LIMIT: Final = 2.5
+"""Times our own link model an all-reduce of the tables may take before it is replaced. Cards with
+NVLink stay below 1.6; L40S over PCIe reaches 6 at TP 8, more than two cards' times together."""
+MENDED_LIMIT: Final = 0.15
+"""Median change by the isotonic clean-up above which the tables are refused."""
+
+
+def reduce_s(gpu: Gpu, tp: int, values: float) -> float:
+    """One ring all-reduce of `values` 16-bit numbers over `tp` cards, s: latency +
+    2 (tp-1)/tp x bytes / (link x efficiency). Source: `roofline.EFFICIENCY`. Wrong when: the
+    switch adds up itself (NVLS: half the bytes), or cards talk through the host's memory."""
+    fast = gpu.link_bytes_per_s >= FAST_LINK_BYTES_PER_S
+    latency = EFFICIENCY.all_reduce_s if fast else EFFICIENCY.all_reduce_slow_s
+    moved = 2 * (tp - 1) / tp * values * 2
+    return latency + moved / (gpu.link_bytes_per_s * EFFICIENCY.link)
+
+
+class Reduces:
+    """Replaces all-reduces that no link of the card explains, and remembers that it did."""
+
+    def __init__(self, model: ModelSpec, gpu: Gpu, tp: int) -> None:
+        self._model = model
+        self._gpu = gpu
+        self._tp = tp
+        self.replaced = 0
+        self.worst = 0.0
+
+    def total_s(self, ops: Sequence[Op], tokens: int) -> float:
+        """The step with `tokens` tokens, s, implausible all-reduces by our link model."""
+        if self._tp == 1:
+            return sum(op.s for op in ops)
+        one = reduce_s(self._gpu, self._tp, tokens * self._model.hidden_size)
+        total = 0.0
+        for op in ops:
+            if not is_reduce(op.name):
+                total += op.s
+                continue
+            count = 1 if "embedding" in op.name else self._model.layers
+            ours = one * count
+            self.worst = max(self.worst, op.s / ours)
+            if op.s > REDUCE_LIMIT * ours:
+                self.replaced += 1
+                total += ours
+            else:
+                total += op.s
+        return total
+
+    def note(self) -> str:
+        """What was replaced, or nothing."""
+        if not self.replaced:
+            return ""
+        return (
+            f"all-reduce of {self._tp} x {self._gpu.name} by our link model (the tables' take up to"
+            f" {self.worst:.1f} times as long)"
+        )
+
+
+def monotone(times: Floats) -> tuple[Floats, float]:
+    """Times that never fall along either axis (batch, context), nearest to those given in the mean
+    square of their logarithms, and the median relative change.
+
+    Each pass is a pool-adjacent-violators fit along one axis (`scipy.optimize`); a running maximum
+    ends what a few passes leave.
+
+    Raises:
+        Refused: more than `MENDED_LIMIT` would change.
+    """
+    logs = np.log(times)
+    for _ in range(4):
+        logs = np.apply_along_axis(lambda row: isotonic_regression(row).x, 0, logs)
+        logs = np.apply_along_axis(lambda row: isotonic_regression(row).x, 1, logs)
+    logs = np.maximum.accumulate(np.maximum.accumulate(logs, axis=0), axis=1)
+    mended = np.exp(logs)
+    change = float(np.median(np.abs(mended / times - 1)))
+    if change > MENDED_LIMIT:
+        raise Refused(
+            f"the tables' times fall with batch or context: mending them changes {change:.0%}"
+        )
+    return np.asarray(mended, dtype=np.float64), change
+
+
+def bounds_s(
+    model: ModelSpec, gpu: Gpu, deployment: Deployment, *, batch: int, context: int
+) -> tuple[float, float]:
+    """Shortest and longest a decode step of one data-parallel rank can be believed to take, s.
+
+    Shortest: `roofline.physical_floor_s` of all ranks' tokens on all their cards (their caches
+    are left out where there are several ranks). Longest: `SLOWEST` x (that + all weights + the
+    rank's cache, once) + `LAYER_S` a layer. Wrong when: as `physical_floor_s`.
+    """
+    ranks, tp = deployment.data_parallel, deployment.tensor_parallel
+    cards = tp * ranks
+    whole = deployment.model_copy(update={"tensor_parallel": cards, "data_parallel": 1})
+    seen = batch * context if ranks == 1 else 0
+    floor = physical_floor_s(model, gpu, whole, batch=batch * ranks, context_sum=seen)
+    weights = weight_bytes(model, weight_dtype(model, deployment)) / cards
+    cache = batch * context * kv_bytes_per_token(model, kv_value_bytes(deployment), tp) / tp
+    once = (weights + cache) / gpu.bandwidth_bytes_per_s
+    return floor, SLOWEST * (floor + once) + LAYER_S * model.layers
+
+
+def bounded(times: Floats, floors: Floats, limits: Floats) -> tuple[Floats, str]:
+    """Times lifted to the physical floor where they beat it, and what was lifted.
+
+    Raises:
+        Refused: a time is over its limit, or half of the times beat their floor.
+    """
+    slow = float((times / limits).max())
+    if slow > 1:
+        raise Refused(f"the tables' slowest step takes {slow:.1f} times the longest believed")
+    low = times < floors
+    if float(low.mean()) > 0.5:
+        raise Refused(
+            f"{low.mean():.0%} of the tables' steps are shorter than the card can read its memory"
+        )
+    lifted = np.maximum(times, floors)
+    note = ""
+    if low.any():
+        note = f"{low.mean():.0%} of the grid lifted to the physical floor (by up to"
+        note += f" {float((lifted / times).max()) - 1:.0%})"
+    return lifted, note
