@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from sojourn.capacity.model_fields import Fields
+from sojourn.capacity.audio import audio_parameters, audio_tokens_per_s
+from sojourn.capacity.model_fields import Fields, depth
 from sojourn.capacity.model_layers import attention_layers
 from sojourn.capacity.model_mlp import mlp_layers
 from sojourn.capacity.model_quantisation import stored
@@ -95,15 +96,22 @@ def parse_config(
         mlp=mlp,
         embedding_parameters=embedding,
         head_parameters=0 if _tied(raw, text) else head,
-        norm_parameters=norms + hidden,
+        norm_parameters=norms + hidden + _lookup_parameters(text),
         vision=vision,
-        vision_parameters=vision.parameters if vision else 0,
+        vision_parameters=(vision.parameters if vision else 0) + audio_parameters(raw, hidden),
+        audio_tokens_per_s=audio_tokens_per_s(raw),
         mtp_parameters=_mtp_parameters(text, attention, mlp, vocab * hidden),
         checkpoint_dtype=weights.dtype,
         part_dtypes=weights.parts,
         source=source,
         facts=dict(facts or {}),
     )
+
+
+def _lookup_parameters(text: Fields) -> int:
+    """Tables looked up per token beside the embedding: Gemma 4's embeddings per layer."""
+    width = text.maybe("hidden_size_per_layer_input") or 0
+    return width and width * depth(text) * text.whole("vocab_size_per_layer_input")
 
 
 def _known_type(text: Fields) -> str:
@@ -167,8 +175,8 @@ def _text_part(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _TIED_BY_DEFAULT: Final = frozenset(
-    {"gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "opt", "bloom", "cohere", "cohere2"}
-    | {"falcon", "gpt_bigcode", "starcoder2", "mpt"}
+    {"gemma", "gemma2", "gemma3", "gemma3_text", "gemma4", "gemma4_text", "gpt2", "opt", "bloom"}
+    | {"cohere", "cohere2", "falcon", "gpt_bigcode", "starcoder2", "mpt"}
 )
 """Model classes whose config leaves tie_word_embeddings out when it is true."""
 

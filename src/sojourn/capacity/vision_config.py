@@ -50,6 +50,9 @@ def read_vision(raw: Mapping[str, Any], text_hidden: int, path: str | None) -> V
     Raises:
         InputError: a field holds no number.
     """
+    nested = raw.get("thinker_config")
+    if isinstance(nested, dict) and "vision_config" in nested:
+        raw = {**nested, "model_type": raw.get("model_type")}
     vision = raw.get("vision_config")
     if not isinstance(vision, dict):
         return None
