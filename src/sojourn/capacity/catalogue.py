@@ -229,8 +229,8 @@ def _model_sources() -> dict[str, str]:
     return dict(_data("models.yaml")["sources"])
 
 
-def _model_names(name: str) -> tuple[str, ...]:
-    """Every name of a row, its own first."""
+def names_of(name: str) -> tuple[str, ...]:
+    """Every name of a model's row, its own first."""
     row = _model_rows()[name]
     repo = (row["repo"],) if "repo" in row else ()
     return (name, *repo, *row.get("aliases", ()))
@@ -241,7 +241,7 @@ def _model_keys() -> dict[str, str]:
     """Row of every name, with and without organisation and tuning suffix; its own name wins."""
     keys: dict[str, str] = {}
     for name in _model_rows():
-        for known in _model_names(name):
+        for known in names_of(name):
             short = known.rsplit("/", 1)[-1]
             for form in (known, short, without_tuning(short)):
                 keys.setdefault(key(form), name)
