@@ -19,7 +19,8 @@ def blocks(tables: Tables, config: Config) -> list[Block]:
     _, values = resolve(config, tables)
     known = [row for row in values if row.provenance is not Provenance.ASSUMED]
     told: list[Block] = [
-        Text(text=f"{finding}.", tone="warning") for finding in findings(config, tables)
+        Text(text=f"{finding}.", tone="bad" if finding.error else "warn")
+        for finding in findings(config, tables)
     ]
     if known:
         told.append(_table(values))
