@@ -207,7 +207,8 @@ class TestOthers:
 
     def test_recorded_requests(self, tmp_path):
         folder = tmp_path / "llmservingsim"
-        names = ["input_toks", "output_toks", "arrival_time", "queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts"]  # fmt: skip
+        times = ("arrival_time", "queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
+        names = ("input_toks", "output_toks", *times)
         rows = [dict(zip(names, (100, 11, 5.0 + i, i, i + 0.1, i + 0.2, i + 0.3), strict=True))
                 for i in range(4)]  # fmt: skip
         write(folder / "H200_Some_requests.csv", rows)
