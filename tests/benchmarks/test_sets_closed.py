@@ -302,7 +302,7 @@ def test_copies_of_inferencex_rows_without_its_flag_are_left_out(tmp_path):
 
 
 def test_prompts_that_wait_for_others_are_no_test_of_ttft(tmp_path):
-    line = "a,trtllm,,meta-llama/Llama-3.1-70B,b200_sxm,fp8,agg,1024,{0},4,{1},1,1,{1},1,100,{2},4,True"
+    line = "a,trtllm,,Llama-3.1-70B,b200_sxm,fp8,agg,1024,{0},4,{1},1,1,{1},1,100,{2},4,True"
     held, longer, whole = sample(tmp_path, line.format(1024, 2, 10), line.format(8192, 2, 10),
                                  line.format(1024, 8, 9)).rows  # fmt: skip
     assert held.scored == ("tpot_mean_s",)
