@@ -54,6 +54,7 @@ BLACKWELL: Final = ("B200", "B300", "GB200", "GB300")
 WAITS: Final = (0.7, 1.3)
 """Requests that always wait, by Little's law, where one batch slot was missing."""
 CONNECTIONS: Final = 100
+HELD: Final = "prompts are held back up to 20 steps (batch_wait_timeout_iters): TTFT not scored"
 FEW: Final = 32
 """Clients up to which the initial burst does not hide that."""
 GENERATED_MIXED: Final = (0, 5, 6)
@@ -118,6 +119,7 @@ def _row(record: Record) -> Row:
         record.text("precision"), record.text("moe_quant_mode"), record.text("gemm_quant_mode"),
     )  # fmt: skip
     inputs, outputs = lengths(record, clients, inferencex=inferencex)
+    held = inferencex and _holds_prompts_back(record)
     notes = _notes(record, inferencex=inferencex)
     deployment = Deployment(
         tensor_parallel=layout[0],
@@ -142,8 +144,22 @@ def _row(record: Record) -> Row:
         deployment=deployment,
         load=Load(Arrivals.CLOSED, inputs, outputs, concurrency=clients),
         measured=_measured(record),
-        notes=notes,
+        notes=(*notes, *([HELD] if held else [])),
+        scored=("tpot_mean_s",) if held else (),
         server="|".join(str(part) for part in server),
+    )
+
+
+def _holds_prompts_back(record: Record) -> bool:
+    """Whether the launch script had prompts wait up to 20 steps for others (Llama under
+    TensorRT-LLM, 1k in and out, fewer than 8 GPUs): TTFT is 20 TPOT longer than that of the same
+    prompts with longer answers, and the simulator has no such rule."""
+    lengths_told = record.text("isl"), record.text("osl")
+    return (
+        record.text("backend") == "trtllm"
+        and "llama" in record.text("model_path").casefold()
+        and lengths_told == ("1024", "1024")
+        and record.count("tp_size") < NODE
     )
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from sojourn.capacity.memory_knobs import Knobs
 from sojourn.capacity.memory_weights import rope_table_bytes
-from sojourn.capacity.model_records import ModelSpec
+from sojourn.capacity.model_records import AttentionKind, ModelSpec
 from sojourn.config import Deployment
 from sojourn.units import GIB
 
@@ -36,6 +36,10 @@ NON_TORCH_GIB: Final = 0.13
 NON_TORCH_PARALLEL_GIB: Final = 0.45
 """More of it when GPUs talk to each other (NCCL and custom all-reduce buffers): vLLM 0.11.0 prints
 0.55 GiB in all at TP 2; pools of 0.15.1 leave 0.57 to 0.61 at TP 2 and 4."""
+
+GATED_DELTA_GIB: Final = 1.2
+"""More of it where gated-delta layers run (Triton kernels): logs leave about 0.7 (vLLM 0.22.0,
+Qwen3.5-4B), 1.3 (0.10.2, Qwen3-Next-80B at TP 4) and 3.7 GiB (0.18.0, a 4B model): a middle."""
 
 GRAPH_GIB: Final = 7.5e6 / GIB
 """Memory of one captured graph: vLLM 0.22.0 estimates 0.37 GiB for 54 (Qwen2.5-7B) and 0.64 for 86
@@ -95,10 +99,16 @@ def activation_bytes(
     return max(forward_bytes(model, deployment), beside + kept)
 
 
-def non_torch_gib(deployment: Deployment) -> float:
+def non_torch_gib(model: ModelSpec, deployment: Deployment) -> float:
     """Memory outside the framework's pool on one device, GiB."""
     devices = deployment.tensor_parallel * deployment.pipeline_parallel * deployment.data_parallel
-    return NON_TORCH_GIB + (NON_TORCH_PARALLEL_GIB if devices > 1 else 0.0)
+    linear = any(a.kind is AttentionKind.LINEAR for a in model.attention)
+    kernels = GATED_DELTA_GIB if linear and model.architecture.startswith(_GATED_DELTA) else 0.0
+    return NON_TORCH_GIB + (NON_TORCH_PARALLEL_GIB if devices > 1 else 0.0) + kernels
+
+
+_GATED_DELTA: Final = ("qwen3_next", "qwen3_5", "kimi_linear")
+"""Model types whose linear layers are gated-delta."""
 
 
 def graph_sizes(largest: int) -> int:
