@@ -13,6 +13,7 @@ from pydantic import Field
 
 from sojourn.capacity.catalogue import Gpu
 from sojourn.capacity.model_records import ModelSpec
+from sojourn.capacity.policies import Encoder
 from sojourn.capacity.vision_records import ImageRule, VisionSpec
 from sojourn.capacity.vision_tokens import MAX_ASPECT, ImageLayout, layout, smart_resize
 from sojourn.config import Deployment
@@ -232,6 +233,30 @@ def _encode_s(
         sent = 4.0 * (ranks - 1) / ranks * image.patches * spec.width * 2 * spec.layers
         device += sent / (gpu.link_bytes_per_s * _at(BANDWIDTH, end))
     return max(device, launches) + min(device, launches) / 2
+
+
+def encoder_station(model: ModelSpec, gpu: Gpu, deployment: Deployment) -> Encoder | Excuse:
+    """The encoder as a station of the simulator: a time per image and a time per image token.
+
+    The line through the times of a 640 x 480 and a 1920 x 1080 image; where attention makes it
+    meet zero time too late, the line from zero through the larger (small images are told too slow).
+    Wrong when: images are much larger still. A fit to an encode stage wins over it.
+    """
+    points = []
+    for width, height in ((640, 480), (1920, 1080)):
+        tokens = image_tokens(model, width, height)
+        seconds = encode_s(model, gpu, deployment, width, height)
+        if isinstance(tokens, Excuse):
+            return tokens
+        if isinstance(seconds, Excuse):
+            return seconds
+        points.append((tokens, seconds.value))
+    (few, fast), (many, slow) = points
+    slope = max(0.0, (slow - fast) / (many - few)) if many != few else 0.0
+    base = fast - slope * few
+    return (
+        Encoder(base_s=base, s_per_token=slope) if base >= 0 else Encoder(s_per_token=slow / many)
+    )
 
 
 def preprocess_s(
