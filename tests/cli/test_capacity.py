@@ -20,6 +20,13 @@ ENGINE = {"max_num_seqs": 256, "max_num_batched_tokens": 8192, "kv_blocks": 100_
 SLO = {"default": {"percentile": 0.99, "ttft_s": 1.0}}
 
 
+@pytest.fixture(autouse=True)
+def fewer(monkeypatch):
+    """What more seeds and longer runs tell is told elsewhere; here they would take minutes."""
+    monkeypatch.setattr("sojourn.plan.sustained.RATE_SEEDS", 2)
+    monkeypatch.setattr("sojourn.plan.settling.LENGTHS", (8_000, 32_000))
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, build):
     """Recordings of one simulated engine: calm, over its capacity, and without an SLO."""
@@ -80,7 +87,7 @@ def test_a_calm_fleet_holds_and_its_json_is_complete(place):
     assert found["exit_code"] == 0
     data = found["data"]
     assert set(data) == {
-        "capacity", "holding", "sustained", "flags", "replicas", "traps",
+        "capacity", "holding", "sustained", "flags", "replicas", "traps", "warnings",
     }  # fmt: skip
     held = data["holding"]
     assert held["load_factor"]["low"] > 1.2
