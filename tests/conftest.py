@@ -1,5 +1,5 @@
-"""The simulator's kernel is compiled once, before tests run side by side; linear algebra keeps to one
-thread, as under the command (`sojourn.cli`): its threads only wait for each other."""
+"""The simulator's kernel is compiled once, before tests run side by side; linear algebra keeps to
+one thread, as under the command (`sojourn.cli`): its threads only wait for each other."""
 
 from __future__ import annotations
 
