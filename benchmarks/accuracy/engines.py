@@ -23,6 +23,7 @@ from .rows import Arrivals, Floats, Row
 
 PLENTY: Final = 4_000_000
 """KV tokens where neither the row nor the memory account tells them."""
+MIXED_CHUNK: Final = "--enable-mixed-chunk"
 LEAST_BLOCKS: Final = 2
 MOST_OF_MEMORY: Final = 0.97
 RESERVING: Final = ("trtllm", "tensorrt")
@@ -73,6 +74,8 @@ def order_of(deployment: Deployment) -> tuple[Order, str | None]:
     """Whose turn it is, and what the simulator's order leaves out."""
     name, version = engine_name(deployment)
     if name == "sglang":
+        if MIXED_CHUNK in (deployment.launch or ""):
+            return Order.FCFS, "SGLang with mixed chunks: as vLLM's mixed steps"
         return Order.PREFILL_FIRST, None
     if name == "vllm" and version and version < V1:
         return Order.PREFILL_FIRST, "vLLM V0: prompts first, never mixed with decodes"

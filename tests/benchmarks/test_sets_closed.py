@@ -43,7 +43,7 @@ FILES = {
     "KV pools": ("kv_capacity_h100_vllm0110.csv", "blis/blis_kv_blocks_and_workloads.csv"),
 }
 COUNTS = {
-    "silicon sample": (1471, 235),
+    "silicon sample": (1423, 283),
     "token position": (117, 52),
     "SGLang cookbook": (28, 1),
     "ML.ENERGY": (258, 0),
@@ -286,12 +286,25 @@ def test_a_tpot_far_below_that_of_fewer_clients_is_left_out(tmp_path):
     assert [r.load.concurrency for r in told.rows] == [4, 8]
 
 
+def test_more_gpus_that_answer_later_test_tpot_alone(tmp_path):
+    line = "{0},vllm,1.0,m,g,fp8,agg,1024,1024,8,{0},1,1,{0},1,{1},10,8,True"
+    told = sample(tmp_path, line.format(2, 100), line.format(4, 80), line.format(8, 110)).rows
+    assert [row.scored for row in told] == [(), (), ("tpot_mean_s",)]
+
+
+def test_copies_of_inferencex_rows_without_its_flag_are_left_out(tmp_path):
+    line = "a,vllm,1.0,m,g,fp8,agg,1024,1024,4,2,1,1,2,1,{},{},4,{}"
+    told = sample(tmp_path, line.format("100.0", "10.0", False),
+                  line.format("100.0012", "10.0004", True))  # fmt: skip
+    (row,) = told.rows
+    assert row.load.inputs.max() > row.load.inputs.min()
+    assert sum(told.left_out.values()) == 1
+
+
 def test_prompts_that_wait_for_others_are_no_test_of_ttft(tmp_path):
-    line = (
-        "a,trtllm,,meta-llama/Llama-3.1-70B,b200_sxm,fp8,agg,1024,{0},4,{1},1,1,{1},1,100,10,4,True"
-    )
-    held, longer, whole = sample(tmp_path, line.format(1024, 2), line.format(8192, 2),
-                                 line.format(1024, 8)).rows  # fmt: skip
+    line = "a,trtllm,,Llama-3.1-70B,b200_sxm,fp8,agg,1024,{0},4,{1},1,1,{1},1,100,{2},4,True"
+    held, longer, whole = sample(tmp_path, line.format(1024, 2, 10), line.format(8192, 2, 10),
+                                 line.format(1024, 8, 9)).rows  # fmt: skip
     assert held.scored == ("tpot_mean_s",)
     assert longer.scored == whole.scored == ()
 

@@ -186,6 +186,30 @@ def test_encoding_takes_longer_for_larger_images_and_slower_cards():
     assert 0.02 < large.value < 0.06  # 8,160 patches: 6.7 TFLOP of products, 8.3 of attention
 
 
+@pytest.mark.parametrize("name", ["Qwen3-VL-8B", "InternVL3-8B"])
+def test_the_encoder_as_a_station_of_the_simulator(name):
+    """Exact at 1920 x 1080; a small image is never told too fast."""
+    model, gpu = catalogue.model(name), catalogue.gpu("H100")
+    station = vision.encoder_station(model, gpu, Deployment())
+    ratios = [
+        (station.base_s + station.s_per_token * vision.image_tokens(model, *size))
+        / vision.encode_s(model, gpu, Deployment(), *size).value
+        for size in ((1920, 1080), (640, 480))
+    ]
+    assert ratios[0] == pytest.approx(1)
+    assert 0.999 < ratios[1] < 3
+    assert station.base_s >= 0
+
+
+def test_a_station_of_images_of_one_size_is_flat():
+    gpu = catalogue.gpu("H100")
+    fixed = vision.encoder_station(catalogue.model("Gemma-3-27B"), gpu, Deployment())
+    assert fixed.s_per_token == 0
+    assert isinstance(
+        vision.encoder_station(catalogue.model("Qwen3-8B"), gpu, Deployment()), Excuse
+    )
+
+
 def test_a_small_image_takes_the_launches():
     model, gpu = catalogue.model("LLaVA-1.5-7B"), catalogue.gpu("H100")
     found = vision.encode_s(model, gpu, Deployment(), 336, 336)

@@ -134,12 +134,12 @@ def _stored_in(spec: ModelSpec, row: str, dtype: str) -> ModelSpec:
 def _unknown(what: str, name: str, known: Iterable[str]) -> UsageError:
     names = sorted(known)
     plain = {key(own): own for own in names}
-    near = difflib.get_close_matches(key(name.rsplit("/", 1)[-1]), plain, n=3, cutoff=0.4)
+    near = difflib.get_close_matches(key(name.rsplit("/", 1)[-1]), plain, n=5, cutoff=0.4)
     hint = f" Did you mean {', '.join(plain[n] for n in near)}?" if near else ""
     also = "a Hugging Face config.json" if what == "model" else "a YAML file with its figures"
     return UsageError(
-        f"no {what} {name!r} in the catalogue.{hint} Known: {', '.join(names)}."
-        f" Or give the path of {also}"
+        f"no {what} {name!r} in the catalogue.{hint} {len(names)} are known by name"
+        f" (listed in the reference, page Catalogue). Or give the path of {also}"
     )
 
 

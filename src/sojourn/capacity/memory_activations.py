@@ -8,6 +8,7 @@ from typing import Final
 from sojourn.capacity.memory_knobs import Knobs
 from sojourn.capacity.memory_weights import rope_table_bytes
 from sojourn.capacity.model_records import AttentionKind, ModelSpec
+from sojourn.capacity.vision import encoder_bytes
 from sojourn.config import Deployment
 from sojourn.units import GIB
 
@@ -17,7 +18,7 @@ SORTING_BYTES_PER_LOGIT: Final = 38.35
 vLLM 0.11.0 printed for Llama-3.1-8B, Qwen3-0.6B and gpt-oss-20b with its default of 1,024
 sequences on an 80 GB card give 38.3 to 38.4 (Llama-3.3-70B is scored, not fitted).
 Wrong when: the engine samples with fused kernels, or profiles fewer sequences."""
-FUSED_BYTES_PER_LOGIT: Final = 16.3
+FUSED_BYTES_PER_LOGIT: Final = 15.7
 """The same by a fused kernel (FlashInfer, Triton): logits in 16 and 32 bits, probabilities, noise.
 One printed peak: Mistral-Small-3.2-24B on vLLM 0.11.0 (2.12 GiB at 1,024 sequences)."""
 FUSED_SINCE: Final = (0, 16)
@@ -85,10 +86,11 @@ def activation_bytes(
 ) -> float:
     """Peak of activations of one GPU in vLLM's profiling run, bytes.
 
-    The largest of forward pass, sampler and the compiler's copy; with hidden states of the whole
-    budget kept through (twice from 0.12 on: pools of Qwen2.5-7B at 1,024 and 2,048 tokens differ
-    by 2 x hidden x 2 bytes a token). Sampling happens on the last pipeline stage only.
-    Wrong when: a vision encoder's peak is larger (its input is profiled before the model).
+    An image encoder runs first; what it returns is kept while the model runs. Of the model: the
+    largest of forward pass, sampler and the compiler's copy, with hidden states of the whole
+    budget kept (twice from 0.12 on: pools of Qwen2.5-7B at 1,024 and 2,048 tokens differ by
+    2 x hidden x 2 bytes a token). Sampling happens on the last pipeline stage only.
+    Wrong when: `vision.encoder_bytes` is.
     """
     engine = engine or Knobs()
     copies = 1 if engine.older_than(0, 12) else 2
@@ -96,7 +98,8 @@ def activation_bytes(
     beside = max(
         sampler_bytes(model, deployment, engine), table_copy_bytes(model, deployment, engine)
     )
-    return max(forward_bytes(model, deployment), beside + kept)
+    encoder, encoded = (0.0, 0.0) if engine.text_only else encoder_bytes(model, deployment)
+    return encoded + max(encoder, forward_bytes(model, deployment), beside + kept)
 
 
 def non_torch_gib(model: ModelSpec, deployment: Deployment) -> float:

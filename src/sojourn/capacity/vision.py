@@ -13,6 +13,7 @@ from pydantic import Field
 
 from sojourn.capacity.catalogue import Gpu
 from sojourn.capacity.model_records import ModelSpec
+from sojourn.capacity.policies import Encoder
 from sojourn.capacity.vision_records import ImageRule, VisionSpec
 from sojourn.capacity.vision_tokens import MAX_ASPECT, ImageLayout, layout, smart_resize
 from sojourn.config import Deployment
@@ -25,9 +26,15 @@ MATMUL: Final = Interval(low=0.5, mid=0.68, high=0.8, confidence=0.8)
 aiconfigurator-core 0.12.0 measured with vLLM on A100, H100, H200, B200, GB200, B300, L40S and
 RTX PRO 6000 (medians 0.56 to 0.77). Wrong when: an image has fewer than 1,000 patches (0.5)."""
 
-ATTENTION: Final = Interval(low=0.28, mid=0.42, high=0.54, confidence=0.8)
+ATTENTION: Final = Interval(low=0.28, mid=0.44, high=0.54, confidence=0.8)
 """The same for full attention without a mask, heads of 64 to 80: encoder attention of the same
-tables, 2,304 to 16,384 patches. Wrong when: sequences are shorter (see `KERNEL_S`)."""
+tables, 2,304 to 16,384 patches, on H100, H200 and L40S (RTX PRO 6000: 0.38 to 0.75). Wrong when:
+sequences are shorter (see `KERNEL_S`)."""
+
+ATTENTION_FAST: Final = Interval(low=0.25, mid=0.34, high=0.5, confidence=0.8)
+"""On cards beyond `FAST_FLOPS` (B200, GB200: 0.24 to 0.41; B300, GB300: 0.28 to 0.53): softmax is
+not faster there by as much as the products are."""
+FAST_FLOPS: Final = 1.5e15
 
 BANDWIDTH: Final = Interval(low=0.55, mid=0.7, high=0.85, confidence=0.8)
 """Share of the memory bandwidth that norms, activations and residuals reach. Assumed."""
@@ -199,24 +206,57 @@ def _at(interval: Interval, end: int) -> float:
     return (interval.low, interval.mid, interval.high)[end + 1]
 
 
+def kernels_s(spec: VisionSpec, gpu: Gpu, flops: tuple[float, float], *, end: int) -> float:
+    """Time of matrix products and attention (`flops`) on one GPU, s.
+
+    `end`: slow (-1), middle (0) or fast (1) end of the efficiencies. Source: see `MATMUL`,
+    `ATTENTION`; `benchmarks/encoder_check.py` scores it on sums of measured kernels.
+    """
+    products, attention = flops
+    reached = ATTENTION_FAST if gpu.bf16_flops > FAST_FLOPS else ATTENTION
+    return products / (gpu.bf16_flops * _at(MATMUL, end)) + max(
+        attention / (gpu.bf16_flops * _at(reached, end)), spec.layers * KERNEL_S
+    )
+
+
 def _encode_s(
     spec: VisionSpec, gpu: Gpu, deployment: Deployment, image: ImageLayout, *, end: int
 ) -> float:
     """At one end of every efficiency (see `_at`)."""
     ranks = deployment.tensor_parallel
-    peak = gpu.bf16_flops * ranks
-    products, attention = encoder_flops(spec, image)
     launches = spec.layers * _at(LAYER_S, -end)
     moved = 2.0 * image.patches * spec.layers * (14 * spec.width + 3 * spec.mlp_width) / ranks
-    device = (
-        products / (peak * _at(MATMUL, end))
-        + max(attention / (peak * _at(ATTENTION, end)), spec.layers * KERNEL_S)
-        + moved / (gpu.bandwidth_bytes_per_s * _at(BANDWIDTH, end))
-    )
+    products, attention = encoder_flops(spec, image)
+    device = kernels_s(spec, gpu, (products / ranks, attention / ranks), end=end)
+    device += moved / (gpu.bandwidth_bytes_per_s * _at(BANDWIDTH, end))
     if ranks > 1:  # two all-reduces per layer, ring: 2 (p-1)/p of the activations each
         sent = 4.0 * (ranks - 1) / ranks * image.patches * spec.width * 2 * spec.layers
         device += sent / (gpu.link_bytes_per_s * _at(BANDWIDTH, end))
     return max(device, launches) + min(device, launches) / 2
+
+
+def encoder_station(model: ModelSpec, gpu: Gpu, deployment: Deployment) -> Encoder | Excuse:
+    """The encoder as a station of the simulator: a time per image and a time per image token.
+
+    The line through the times of a 640 x 480 and a 1920 x 1080 image; where attention makes it
+    meet zero time too late, the line from zero through the larger (small images are told too slow).
+    Wrong when: images are much larger still. A fit to an encode stage wins over it.
+    """
+    points = []
+    for width, height in ((640, 480), (1920, 1080)):
+        tokens = image_tokens(model, width, height)
+        seconds = encode_s(model, gpu, deployment, width, height)
+        if isinstance(tokens, Excuse):
+            return tokens
+        if isinstance(seconds, Excuse):
+            return seconds
+        points.append((tokens, seconds.value))
+    (few, fast), (many, slow) = points
+    slope = max(0.0, (slow - fast) / (many - few)) if many != few else 0.0
+    base = fast - slope * few
+    return (
+        Encoder(base_s=base, s_per_token=slope) if base >= 0 else Encoder(s_per_token=slow / many)
+    )
 
 
 def preprocess_s(
