@@ -39,8 +39,10 @@ class _Running:
 def closed_loop(
     steps: Steps, *, clients: int, prompt: float, output: float, even: bool
 ) -> tuple[float, float]:
-    """Mean TTFT (front end left out; the burst at the start counts) and mean TPOT, seconds. `even`: all lengths equal, else
-    uniform between 8/9 and 10/9 of the mean."""
+    """Mean TTFT (front end left out; the burst at the start counts) and mean TPOT, seconds.
+
+    `even`: all lengths equal, else uniform between 8/9 and 10/9 of the mean.
+    """
     rng = np.random.default_rng(1)
     spread = (1.0, 1.0) if even else (8 / 9, 10 / 9)
     lengths = deque(

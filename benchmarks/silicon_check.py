@@ -1,4 +1,4 @@
-"""Scores step times from operator tables (or the roofline) on measured closed loops, by closed form.
+"""Scores step times from operator tables (or the roofline) on closed loops, by a closed form.
 
     python benchmarks/silicon_check.py [path of ground_truth] [--roofline] [--by FIELD ...]
 
@@ -302,8 +302,10 @@ def main(arguments: list[str]) -> None:
     if options.rows:
         for s in scores:
             d = s.row.deployment
-            print(f"{s.figure:5s} {s.row.model.split('/')[-1]:28s} {s.row.gpu} {d.engine:16s}"
-                  f" {d.weight_dtype} tp{d.tensor_parallel} dp{d.data_parallel} c{s.row.clients:.0f}"
+            name = s.row.model.split("/")[-1]
+            print(f"{s.figure:5s} {name:28s} {s.row.gpu} {d.engine:16s}"
+                  f" {d.weight_dtype} tp{d.tensor_parallel} dp{d.data_parallel}"
+                  f" c{s.row.clients:.0f}"
                   f" {s.row.inputs:.0f}/{s.row.outputs:.0f} told {s.told * 1e3:.2f} real"
                   f" {s.real * 1e3:.2f} ms {s.told / s.real - 1:+.0%}")  # fmt: skip
     for reason, count in left.most_common(40):

@@ -16,25 +16,22 @@ Whether a figure is a mean is not said; InferenceX rows of H100 bear it out (TTF
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
-from statistics import median
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from sojourn.config import Deployment
 
 from .rows import Arrivals, Ints, Load, Loaded, Row
+from .sets_closed_checks import Run, cached, fallen, held_back, one_slot_less, unhurried
 from .sets_closed_reading import (
-    PEAK_SHARE,
     LeftOut,
     Record,
     collect,
     gpu_name,
     milliseconds,
     model_name,
-    prompt_flops,
     records,
     same,
     uniform,
@@ -48,28 +45,14 @@ RANGE_RATIO: Final = 0.8
 NODE: Final = 8
 """GPUs of one server; an InferenceX row of one engine on more counts something twice."""
 REPEATS_AGREE: Final = 1.25
-FALLS: Final = 0.7
-"""A TPOT this far below that of fewer clients of the same server is not of the same run."""
 BLACKWELL: Final = ("B200", "B300", "GB200", "GB300")
-WAITS: Final = (0.7, 1.3)
-"""Requests that always wait, by Little's law, where one batch slot was missing."""
-CONNECTIONS: Final = 100
-FEW: Final = 32
-"""Clients up to which the initial burst does not hide that."""
+HELD: Final = "prompts are held back up to 20 steps (batch_wait_timeout_iters): TTFT not scored"
 GENERATED_MIXED: Final = (0, 5, 6)
 """SGLang from this version on ran with --enable-mixed-chunk where the generator launched it."""
 ROOM: Final = 500
 """Tokens of a step beyond batch and prompt. The generator has had 500 and 1,500; with 1,500 two
 prompts of 1,024 tokens share a step, and told TTFT of those rows is half too long."""
 MIXED: Final = "python -m sglang.launch_server --model-path {} --tp {} --enable-mixed-chunk"
-
-
-class Run(NamedTuple):
-    """A row and its nominal lengths (those drawn differ with the number of requests)."""
-
-    row: Row
-    isl: int
-    osl: int
 
 
 Layout = tuple[int, int, int, bool]
@@ -84,24 +67,27 @@ def silicon(folder: Path) -> Loaded:
     def build(record: Record) -> list[Row]:
         row = _row(record)
         run = Run(row, record.count("isl"), record.count("osl"))
-        key = (row.server, row.load.concurrency, *run[1:], *row.measured.items())
+        figures = [(name, round(value * 1e3, 2)) for name, value in row.measured.items()]
+        key = (row.model, row.gpu, row.load.concurrency, *run[1:], *figures)
         if key in runs:
             raise LeftOut("the same figures as another row")
         runs[key] = run
         return []
 
-    collect(records(folder / FILE, loaded), build, loaded)
+    # InferenceX rows first: copies of them, in hundredths of a ms, lack its flag.
+    lines = sorted(records(folder / FILE, loaded), key=lambda r: not r.flag("is_inferencex"))
+    collect(lines, build, loaded)
     left = list(runs.values())
     for reason, bad in (
-        ("TPOT under 70% of that with fewer clients of the same server", _fallen(left)),
-        ("prompts faster than the card computes: a prefix cache served them", _cached(left)),
-        ("the client kept to 100 connections, far fewer than its clients", _held_back(left)),
+        ("TPOT under 70% of that with fewer clients of the same server", fallen(left)),
+        ("prompts faster than the card computes: a prefix cache served them", cached(left)),
+        ("the client kept to 100 connections, far fewer than its clients", held_back(left)),
     ):
         kept = [run for run in left if id(run.row) not in bad]
         if len(kept) < len(left):
             loaded.skip(reason, len(left) - len(kept))
         left = kept
-    loaded.rows = _one_slot_less(left)
+    loaded.rows = one_slot_less(unhurried(left))
     return loaded
 
 
@@ -118,6 +104,7 @@ def _row(record: Record) -> Row:
         record.text("precision"), record.text("moe_quant_mode"), record.text("gemm_quant_mode"),
     )  # fmt: skip
     inputs, outputs = lengths(record, clients, inferencex=inferencex)
+    held = inferencex and _holds_prompts_back(record)
     notes = _notes(record, inferencex=inferencex)
     deployment = Deployment(
         tensor_parallel=layout[0],
@@ -142,8 +129,22 @@ def _row(record: Record) -> Row:
         deployment=deployment,
         load=Load(Arrivals.CLOSED, inputs, outputs, concurrency=clients),
         measured=_measured(record),
-        notes=notes,
+        notes=(*notes, *([HELD] if held else [])),
+        scored=("tpot_mean_s",) if held else (),
         server="|".join(str(part) for part in server),
+    )
+
+
+def _holds_prompts_back(record: Record) -> bool:
+    """Whether the launch script had prompts wait up to 20 steps for others (Llama under
+    TensorRT-LLM, 1k in and out, fewer than 8 GPUs): TTFT is 20 TPOT longer than that of the same
+    prompts with longer answers, and the simulator has no such rule."""
+    lengths_told = record.text("isl"), record.text("osl")
+    return (
+        record.text("backend") == "trtllm"
+        and "llama" in record.text("model_path").casefold()
+        and lengths_told == ("1024", "1024")
+        and record.count("tp_size") < NODE
     )
 
 
@@ -258,91 +259,3 @@ def _launch(record: Record, backend: str, tp: int, *, inferencex: bool) -> str |
     if backend != "sglang" or inferencex or version < GENERATED_MIXED:
         return None
     return MIXED.format(record.text("model_path"), tp)
-
-
-def _fallen(runs: list[Run]) -> set[int]:
-    """Rows whose TPOT is a fault of the file; versions of an engine count as one server."""
-    found: dict[tuple[object, ...], list[Row]] = {}
-    for row, isl, osl in runs:
-        told = row.deployment
-        name = told.engine.split(" ")[0]
-        key = (row.group, name, told.tensor_parallel, told.data_parallel, told.replicas, isl, osl)
-        found.setdefault(key, []).append(row)
-    bad: set[int] = set()
-    for group in found.values():
-        most = 0.0
-        for row in sorted(group, key=lambda r: r.load.concurrency or 0):
-            tpot = row.measured.get("tpot_mean_s", 0.0)
-            if 0 < tpot < FALLS * most:
-                bad.add(id(row))
-            most = max(most, tpot)
-    return bad
-
-
-def _held_back(runs: list[Run]) -> set[int]:
-    """Rows in which, by Little's law, at most 100 of four times as many clients were in decode:
-    100 connections are the default of the client's HTTP library, and TTFT counts the wait for one.
-    """
-    bad: set[int] = set()
-    for run in runs:
-        clients, told = run.row.load.concurrency or 1, run.row.measured
-        if clients < 4 * CONNECTIONS or not {"ttft_mean_s", "tpot_mean_s"} <= set(told):
-            continue
-        decode = _decode_s(run)
-        if clients * decode / (told["ttft_mean_s"] + decode) <= CONNECTIONS:
-            bad.add(id(run.row))
-    return bad
-
-
-def prompt_share(row: Row) -> float | None:
-    """FLOPs of the row's prompts over the peak of its cards, prompts per second by Little's law."""
-    tpot, ttft = row.measured.get("tpot_mean_s"), row.measured.get("ttft_mean_s")
-    if tpot is None or ttft is None:
-        return None
-    whole = ttft + tpot * (float(row.load.outputs.mean()) - 1)
-    per_s = (row.load.concurrency or 1) / whole
-    return prompt_flops(row, per_s * float(row.load.inputs.mean()))
-
-
-def _cached(runs: list[Run]) -> set[int]:
-    """Rows of every server of which one row's prompts cannot have been computed."""
-    rows = [run.row for run in runs]
-    fast = [row for row in rows if (prompt_share(row) or 0.0) > PEAK_SHARE]
-    names = {(row.group, row.deployment.engine) for row in fast}
-    return {id(row) for row in rows if (row.group, row.deployment.engine) in names}
-
-
-def _one_slot_less(runs: list[Run]) -> list[Row]:
-    """Slots less one where the rows of a server show that one request always waits.
-
-    With longer outputs the mean TTFT then grows by 1/c of the whole time that a request runs
-    (Little's law: c x that share is the requests that wait). In the 16-bit rows of TensorRT-LLM
-    1.0 the share is 0.8 to 1.2 for c = 8 to 32, in the fp8 rows 0.0: a slot went to the padding of
-    its CUDA graphs or to a request that had ended.
-    """
-    alike: dict[tuple[str, int, int], list[Run]] = {}
-    for run in runs:
-        batch = run.row.deployment.max_num_seqs
-        told = {"ttft_mean_s", "tpot_mean_s"} <= set(run.row.measured)
-        if told and batch == run.row.load.concurrency and batch <= FEW:
-            alike.setdefault((run.row.server, batch, run.isl), []).append(run)
-    waits: dict[str, list[float]] = {}
-    for (server, batch, _), group in alike.items():
-        short, long = min(group, key=_decode_s), max(group, key=_decode_s)
-        gap = _decode_s(long) - _decode_s(short)
-        if gap > 0:
-            grown = long.row.measured["ttft_mean_s"] - short.row.measured["ttft_mean_s"]
-            waits.setdefault(server, []).append(batch * grown / gap)
-    short_of = {s for s, shares in waits.items() if WAITS[0] < median(shares) < WAITS[1]}
-    return [_with_a_slot_less(r.row) if r.row.server in short_of else r.row for r in runs]
-
-
-def _decode_s(run: Run) -> float:
-    return run.row.measured["tpot_mean_s"] * (run.osl - 1)
-
-
-def _with_a_slot_less(row: Row) -> Row:
-    slots = max(1, row.deployment.max_num_seqs - 1)
-    told = row.deployment.model_copy(update={"max_num_seqs": slots})
-    note = "one request always waits in this server's rows: a batch slot less"
-    return replace(row, deployment=told, notes=(*row.notes, note))

@@ -210,6 +210,7 @@ def capacity_answer(
         config=seen.config,
         deployment=flags.resolve(seen.config, seen.tables)[0],
         busy=usage.usage(seen.tables, seen.config, model.fleet).engine_busy,
+        warnings=tuple(str(found) for found in flags.findings(seen.config, seen.tables)),
     )
     return answers.answer(model, subject, asked or answers.Asked(), progress or silent)
 

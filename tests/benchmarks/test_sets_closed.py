@@ -21,6 +21,7 @@ from accuracy.sets_closed_reading import (
     spread,
     weight_dtype,
 )
+from accuracy.sets_closed_serving import trtllm_maximum
 from accuracy.sets_closed_silicon import FILE, layout_of, silicon
 
 from sojourn.interval import Excuse
@@ -42,7 +43,7 @@ FILES = {
     "KV pools": ("kv_capacity_h100_vllm0110.csv", "blis/blis_kv_blocks_and_workloads.csv"),
 }
 COUNTS = {
-    "silicon sample": (1471, 235),
+    "silicon sample": (1423, 283),
     "token position": (117, 52),
     "SGLang cookbook": (28, 1),
     "ML.ENERGY": (258, 0),
@@ -285,6 +286,29 @@ def test_a_tpot_far_below_that_of_fewer_clients_is_left_out(tmp_path):
     assert [r.load.concurrency for r in told.rows] == [4, 8]
 
 
+def test_more_gpus_that_answer_later_test_tpot_alone(tmp_path):
+    line = "{0},vllm,1.0,m,g,fp8,agg,1024,1024,8,{0},1,1,{0},1,{1},10,8,True"
+    told = sample(tmp_path, line.format(2, 100), line.format(4, 80), line.format(8, 110)).rows
+    assert [row.scored for row in told] == [(), (), ("tpot_mean_s",)]
+
+
+def test_copies_of_inferencex_rows_without_its_flag_are_left_out(tmp_path):
+    line = "a,vllm,1.0,m,g,fp8,agg,1024,1024,4,2,1,1,2,1,{},{},4,{}"
+    told = sample(tmp_path, line.format("100.0", "10.0", False),
+                  line.format("100.0012", "10.0004", True))  # fmt: skip
+    (row,) = told.rows
+    assert row.load.inputs.max() > row.load.inputs.min()
+    assert sum(told.left_out.values()) == 1
+
+
+def test_prompts_that_wait_for_others_are_no_test_of_ttft(tmp_path):
+    line = "a,trtllm,,Llama-3.1-70B,b200_sxm,fp8,agg,1024,{0},4,{1},1,1,{1},1,100,{2},4,True"
+    held, longer, whole = sample(tmp_path, line.format(1024, 2, 10), line.format(8192, 2, 10),
+                                 line.format(1024, 8, 9)).rows  # fmt: skip
+    assert held.scored == ("tpot_mean_s",)
+    assert longer.scored == whole.scored == ()
+
+
 def test_disaggregated_and_double_rows_are_left_out_by_reason(tmp_path):
     line = "a,vllm,1.0,m,g,fp8,{0},1024,1024,4,2,1,1,2,1,100,10,4,True"
     told = sample(tmp_path, line.format("agg"), line.format("agg"), line.format("disagg"))
@@ -306,6 +330,19 @@ def test_layouts_that_count_gpus_twice_are_read_as_one_server(tp, dp, moe_tp, mo
     record = Record({"tp_size": tp, "pp_size": "1", "attention_dp_size": dp, "moe_tp_size": moe_tp,
                      "moe_ep_size": moe_ep})  # fmt: skip
     assert layout_of(record, inferencex=True) == layout
+
+
+@pytest.mark.parametrize(
+    ("text", "layout"),
+    [("TP4", (4, 1)), ("TP2,PP2", (2, 2)), ("8 GPUs TP1,PP8", (1, 8)), ("tp4 pp2", (4, 2))],
+)
+def test_layouts_of_the_maximum_throughput_runs(text, layout, tmp_path):
+    path = tmp_path / FILES["TensorRT-LLM maximum"][0]
+    path.write_text(f'model,gpu,parallel,precision,isl,osl,output_tok_s_total\n'
+                    f'Llama 3.3 70B,B200,"{text}",FP4,128,128,1000\n')  # fmt: skip
+    (row,) = trtllm_maximum(tmp_path).rows
+    assert (row.deployment.tensor_parallel, row.deployment.pipeline_parallel) == layout
+    assert len(row.load.inputs) == 30_000
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,15 @@ def test_replicas_named_in_the_telemetry():
     [
         (
             "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 16 --dp 8"
-            " --enable-dp-attention --ep-size 16",
-            {"tensor_parallel": 2, "data_parallel": 8, "expert_parallel": True},
+            " --enable-dp-attention --ep-size 16 --chunked-prefill-size 65536"
+            " --max-running-requests 1024",
+            {
+                "tensor_parallel": 2,
+                "data_parallel": 8,
+                "expert_parallel": True,
+                "max_num_batched_tokens": 8192,
+                "max_num_seqs": 128,
+            },
         ),
         (
             "python -m sglang.launch_server --model-path m/x --tp 2 --dp 4",

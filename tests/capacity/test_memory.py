@@ -2,8 +2,8 @@
 
 Measured errors of the KV pool (this account against the engine's print, H100): vLLM 0.11.0:
 Llama-3.1-8B, Llama-3.3-70B-FP8 and gpt-oss-20b 0.0%, Qwen3-0.6B 0.0%; vLLM 0.15.1: Llama-2-7B,
-Mistral-Nemo, Llama-3.1-70B 0.0 to 0.1%, Qwen2.5-7B 0.1%, Yi-34B 0.3%, Llama-4-Scout-FP8 2.0%.
-Mistral-Small-3.2-24B is +0.3% if its sampler is a fused one (a figure fitted to that row alone) and
+Mistral-Nemo, Llama-3.1-70B 0.0 to 0.1%, Qwen2.5-7B 0.1%, Yi-34B 0.3%, Llama-4-Scout-FP8 1.3%.
+Mistral-Small-3.2-24B is 0.0% if its sampler is a fused one (a figure fitted to that row alone) and
 -9% if it sorts like the others of its version; its flags do not tell which.
 """
 
@@ -80,7 +80,7 @@ def test_parts_against_what_the_engine_printed():
 
 @needs_ground_truth
 def test_kv_tokens_against_engine_logs():
-    """vLLM 0.15.1, blocks read from its log: text models within 0.3%, Llama-4-Scout within 2.1%."""
+    """vLLM 0.15.1, blocks read from its log: text models within 0.3%, Llama-4-Scout within 1.4%."""
     errors = {}
     for row in read_rows("blis/blis_kv_blocks_and_workloads.csv"):
         deployment = Deployment(
@@ -94,12 +94,13 @@ def test_kv_tokens_against_engine_logs():
         errors[row["model"], row["id"]] = found.kv_tokens / int(row["gpu_kv_tokens"]) - 1
     assert len(errors) == 15
     for (name, _), error in errors.items():
-        assert abs(error) < (0.021 if "Scout" in name else 0.003), (name, error)
+        assert abs(error) < (0.014 if "Scout" in name else 0.003), (name, error)
     assert median(abs(error) for error in errors.values()) < 0.001
 
 
 def test_pools_that_public_logs_print():
-    """Logs nothing was fitted to: (model, card, deployment, GiB of the pool per device, within)."""
+    """(model, card, deployment, GiB of the pool per device, within). Two gave one constant each:
+    gpt-oss-120b the padding of its experts, Qwen2.5-7B on 0.22.0 the memory of a graph."""
     for name, card, deployment, printed_gib, within in (
         ("Qwen3-32B", "H100", Deployment(engine="vllm 0.11.0", max_num_seqs=1024), 4.45, 0.005),
         ("Qwen3-32B", "H100",
@@ -107,6 +108,12 @@ def test_pools_that_public_logs_print():
         ("gpt-oss-120b", "H100",
          Deployment(engine="vllm 0.11.0", max_num_seqs=1024, gpu_memory_utilization=0.95),
          3.33, 0.01),
+        ("Llama-3.1-8B", "H100",
+         Deployment(engine="vllm 0.6.3", max_num_seqs=256, max_num_batched_tokens=2048),
+         54.93, 0.002),
+        ("Llama-3.1-8B", "A100",
+         Deployment(engine="vllm 0.33.0", max_num_seqs=256, max_num_batched_tokens=2048,
+                    gpu_memory_utilization=0.92), 56.21, 0.005),
         ("Qwen2.5-7B", "L40S",
          Deployment(engine="vllm 0.22.0", max_num_seqs=128, max_num_batched_tokens=2048,
                     gpu_memory_utilization=0.95), 26.32, 0.006),
@@ -320,6 +327,18 @@ def test_flags_that_move_memory():
     assert tokens(draft) < 0.6 * tokens()
     found = memory(model, H100, Deployment(launch=f"vllm serve x {draft}"))
     assert "Qwen3-0.6B counted" in found.source
+
+
+def test_an_encoder_is_profiled_unless_told_otherwise():
+    model = catalogue.model("Qwen2.5-VL-7B")
+
+    def peak(flags=""):
+        launch = f"vllm serve x {flags}" if flags else None
+        return memory(model, H100, Deployment(launch=launch)).activations_gib
+
+    assert peak() > 1.3 * peak("--language-model-only")
+    assert peak('--limit-mm-per-prompt \'{"image": 0, "video": 0}\'') == peak("--skip-mm-profiling")
+    assert peak("--limit-mm-per-prompt '{\"image\": 2}'") == peak()
 
 
 def test_engines_divide_memory_by_their_own_rules():

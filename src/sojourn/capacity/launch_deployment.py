@@ -62,7 +62,21 @@ def said(launch: Launch) -> dict[str, Said]:
         found["max_num_batched_tokens"] = Said(
             int(prefill), f"{budget.source}: off, so max-prefill-tokens"
         )
+    if launch.engine == "sglang" and launch.truth("dp_attention"):
+        found |= _by_rank(found)
     return found
+
+
+def _by_rank(found: dict[str, Said]) -> dict[str, Said]:
+    """SGLang's DP attention divides slots and chunk of the whole server by its ranks."""
+    ranks = int(found["data_parallel"].value) if "data_parallel" in found else 1
+    names = [name for name in ("max_num_seqs", "max_num_batched_tokens") if name in found]
+    return {
+        name: Said(
+            max(1, int(found[name].value) // max(1, ranks)), f"{found[name].source} / {ranks} ranks"
+        )
+        for name in names
+    }
 
 
 def _dtypes(launch: Launch) -> dict[str, Said]:

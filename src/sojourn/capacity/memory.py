@@ -237,11 +237,12 @@ def _does_not_fit(
         if room_bytes(model, gpu.memory_gib, wider, engine) > 0:
             advice = f"tensor_parallel {degree} or more"
             break
+    outside = non_torch_gib(model, deployment)
     return (
         f"{model.name} in {dtype} does not fit: weights {weights:.1f} GiB on"
         f" {_devices(deployment)} x {gpu.name} with {share * _devices(deployment):.1f} GiB usable"
-        f" leave no room for KV cache beside activations and {non_torch_gib(deployment):.2f} GiB"
-        f" outside the framework. Use {advice}, a quantised weight_dtype, or a larger accelerator"
+        f" leave no room for KV cache beside activations and {outside:.2f} GiB outside the"
+        f" framework. Use {advice}, a quantised weight_dtype, or a larger accelerator"
     )
 
 

@@ -82,7 +82,7 @@ def vllm_room(
         return engine.kv_cache_gib * GIB
     total = memory_gib * GIB
     left = total - weights + engine.cpu_offload_gib * GIB
-    left -= activation_bytes(model, deployment, engine) + non_torch_gib(deployment) * GIB
+    left -= activation_bytes(model, deployment, engine) + non_torch_gib(model, deployment) * GIB
     unused = total * (1 - deployment.gpu_memory_utilization)
     graphs = graphs_gib(deployment, engine) * GIB
     if engine.older_than(*GRAPHS_INSIDE_SINCE):
@@ -140,7 +140,7 @@ def trtllm_room(
     """
     logits = deployment.max_num_seqs * model.vocab_size * 8
     used = weights + forward_bytes(model, deployment) + logits
-    used += (CONTEXT_GIB + non_torch_gib(deployment)) * GIB
+    used += (CONTEXT_GIB + non_torch_gib(model, deployment)) * GIB
     return (memory_gib * GIB - used) * deployment.gpu_memory_utilization
 
 

@@ -18,7 +18,10 @@ from sojourn.capacity.catalogue import Gpu
 from sojourn.capacity.memory import memory, weight_dtype
 from sojourn.capacity.model_records import ModelSpec
 from sojourn.capacity.records import StepModel
-from sojourn.capacity.roofline import EFFICIENCY
+from sojourn.capacity.roofline import GRAPH_TOKENS
+from sojourn.capacity.roofline_constants import CONSTANTS
+from sojourn.capacity.roofline_matrices import launched
+from sojourn.capacity.roofline_setting import Setting, setting_of
 from sojourn.capacity.silicon_fit import (
     BATCHES,
     CONTEXTS,
@@ -32,7 +35,7 @@ from sojourn.capacity.silicon_host import Host
 from sojourn.capacity.silicon_query import Asked
 from sojourn.capacity.silicon_tables import Query, Refused, StepTables
 from sojourn.config import Deployment
-from sojourn.errors import UsageError
+from sojourn.errors import SojournError
 from sojourn.interval import Excuse, Provenance
 from sojourn.trace.arrays import Floats
 
@@ -84,7 +87,7 @@ class _Build:
             Refused: as `step_model`'s excuses.
         """
         asked, query, tables = self._tables()
-        reduces = Reduces(self.model_spec, self.gpu, self.deployment.tensor_parallel)
+        reduces = Reduces(self._setting())
         decode = self._decode(tables, reduces)
         prompts = self._prompts(tables, reduces)
         if note := reduces.note():
@@ -92,19 +95,41 @@ class _Build:
         return self._step(asked, query, tables, (decode, prompts))
 
     def _tables(self) -> tuple[Asked, Query, StepTables]:
-        """The engine's own tables, shared kernels by the fastest of the other engines'."""
-        asked = silicon_query.asked(self.model_spec, self.gpu, self.deployment)
-        query, own = _first_that_answers(asked)
-        others = []
-        for name in silicon_query.BACKENDS:
-            if name != asked.backend:
-                other = self.deployment.model_copy(update={"engine": name})
-                try:
-                    also = silicon_query.asked(self.model_spec, self.gpu, other)
-                    others.append(_first_that_answers(also)[1])
-                except Refused:
-                    continue
-        return asked, query, silicon_tables.Fastest(own, others)
+        """The engine's own tables (another's where it has none for the shape), shared kernels by
+        the fastest of all engines'.
+
+        Raises:
+            Refused: no engine's tables answer; the reason of its own.
+        """
+        own = silicon_query.asked(self.model_spec, self.gpu, self.deployment)
+        names = sorted(silicon_query.BACKENDS, key=lambda name: name != own.backend)
+        found: list[tuple[Asked, Query, StepTables]] = []
+        reasons: list[Refused] = []
+        for name in names:
+            named = self.deployment.model_copy(update={"engine": name})
+            try:
+                asked = silicon_query.asked(self.model_spec, self.gpu, named)
+                query, tables = _first_that_answers(asked)
+            except Refused as refused:
+                reasons.append(refused)
+                continue
+            found.append((asked, query, tables))
+        if not found:
+            raise reasons[0]
+        asked, query, tables = found[0]
+        if asked.backend != own.backend:
+            self.notes.append(
+                f"{own.backend} has no tables of it, those of {asked.backend} stand in"
+            )
+        others = [each for _, _, each in found[1:]]
+        return asked, query, silicon_tables.Fastest(tables, others)
+
+    def _setting(self) -> Setting:
+        """What the roofline knows of the deployment: its links, its engine's launches."""
+        return setting_of(
+            self.model_spec, self.gpu, self.deployment, mean_context=self.context,
+            constants=CONSTANTS,
+        )  # fmt: skip
 
     def _pool_tokens(self) -> float:
         """Tokens the KV pool of one rank holds.
@@ -112,16 +137,11 @@ class _Build:
         Raises:
             Refused: the deployment does not fit the card.
         """
-        d = self.deployment
-        ranks = d.data_parallel
-        whole = d.model_copy(
-            update={"tensor_parallel": d.tensor_parallel * ranks, "data_parallel": 1}
-        )
         try:
-            held = memory(self.model_spec, self.gpu, whole)
-        except UsageError as error:
+            held = memory(self.model_spec, self.gpu, self.deployment)
+        except SojournError as error:
             raise Refused(str(error)) from error
-        return held.kv_tokens / ranks or math.inf
+        return float(held.kv_tokens) or math.inf
 
     def _decode(self, tables: StepTables, reduces: Reduces) -> Decode:
         """The decode grid, cleaned, as lines."""
@@ -147,11 +167,18 @@ class _Build:
         return decode_lines(times, self.context)
 
     def _prompts(self, tables: StepTables, reduces: Reduces) -> Prompts:
+        """Prompt costs; without a CUDA graph no step is shorter than its launches."""
         context = round(self.context)
+        setting = self._setting()
+        launches = setting.engine.launch_s * launched(setting)
+
+        def graphless(tokens: int, told: float) -> float:
+            return max(told, launches) if tokens > GRAPH_TOKENS else told
+
         return prompt_costs(
-            lambda n, prefix: reduces.total_s(tables.prefill(n, prefix), n),
-            lambda n, batch: reduces.total_s(
-                tables.mixed(n, batch, max(context, n + 1)), n + batch
+            lambda n, prefix: graphless(n, reduces.total_s(tables.prefill(n, prefix), n)),
+            lambda n, batch: graphless(
+                n, reduces.total_s(tables.mixed(n, batch, max(context, n + 1)), n + batch)
             ),
             lambda batch: reduces.total_s(tables.decode(batch, context), batch),
             longest=16384,
@@ -178,7 +205,7 @@ class _Build:
             prefill_tokens=prompts.tokens,
             prefill_base_s=tuple(float(max(v, 0.0)) for v in table),
             host_s=fixed,
-            front_s=EFFICIENCY.front_s,
+            front_s=self._setting().engine.front_s,
             provenance=Provenance.CATALOGUE,
             source=self._source(asked, query, tables, parts),
             held_out_error=silicon_host.HELD_OUT_ERROR,

@@ -6,13 +6,13 @@ them again and prints the errors on models and cards left out.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final
 
 from sojourn.capacity.catalogue import Gpu
 from sojourn.capacity.model_records import ModelSpec
 from sojourn.capacity.records import StepSpread
+from sojourn.capacity.roofline_constants import engine_kind
 from sojourn.config import Deployment
 
 VOCABULARY: Final = 150_000
@@ -57,17 +57,22 @@ HELD_OUT_ERROR: Final = 0.065
 """Median on models and cards left out (`benchmarks/silicon_check.py --fit`)."""
 
 
+HOSTS: Final = {
+    "vllm 2023": VLLM_SYNCHRONOUS,
+    "vllm v0": VLLM_SYNCHRONOUS,
+    "vllm v1": VLLM_SYNCHRONOUS,
+    "vllm async": VLLM,
+    "sglang": SGLANG,
+    "sglang old": SGLANG,
+    "trtllm": TRTLLM,
+    "trtllm c++": TRTLLM,
+}
+"""By kind of engine as `roofline_constants.engine_kind` names it."""
+
+
 def host_of(engine: str) -> Host:
     """The host times of an engine as `deployment.engine` names it."""
-    name = engine.casefold()
-    if name.startswith("sglang"):
-        return SGLANG
-    if name.startswith(("trt", "tensorrt")):
-        return TRTLLM
-    version = re.search(r"(\d+)\.(\d+)", name)
-    if version and (int(version[1]), int(version[2])) < (0, 14):
-        return VLLM_SYNCHRONOUS
-    return VLLM
+    return HOSTS[engine_kind(engine)]
 
 
 def fixed_s(host: Host, model: ModelSpec, gpu: Gpu, deployment: Deployment, dtype: str) -> float:
@@ -86,7 +91,10 @@ def skew_s(model: ModelSpec, gpu: Gpu, deployment: Deployment) -> float:
 
 
 def sequence_s(host: Host, model: ModelSpec) -> float:
-    """Of each decoding sequence."""
+    """Of each decoding sequence. Logits are sorted where the model's published generation settings
+    filter them (top-p, top-k), which engines follow; those of gpt-oss do not."""
+    if model.architecture == "gpt_oss":
+        return host.sequence_s
     return host.sequence_s + host.sampling_s * model.vocab_size / VOCABULARY
 
 

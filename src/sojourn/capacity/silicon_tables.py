@@ -118,34 +118,43 @@ class Fastest:
         self.version = own.version
         self._own = own
         self._others = others
+        self._least: dict[tuple[str, int, int], dict[str, float]] = {}
 
     def decode(self, batch: int, context: int) -> list[Op]:
         """As `StepTables.decode`."""
-        return self._best(lambda tables: tables.decode(batch, context))
+        ops = self._own.decode(batch, context)
+        return self._best(ops, ("decode", batch, 0), lambda t: t.decode(batch, context))
 
     def prefill(self, tokens: int, prefix: int) -> list[Op]:
         """As `StepTables.prefill`."""
-        return self._best(lambda tables: tables.prefill(tokens, prefix))
+        ops = self._own.prefill(tokens, prefix)
+        return self._best(ops, ("prefill", tokens, 0), lambda t: t.prefill(tokens, prefix))
 
     def mixed(self, tokens: int, batch: int, context: int) -> list[Op]:
         """As `StepTables.mixed`."""
-        return self._best(lambda tables: tables.mixed(tokens, batch, context))
+        ops = self._own.mixed(tokens, batch, context)
+        return self._best(ops, ("mixed", tokens, batch), lambda t: t.mixed(tokens, batch, context))
 
-    def _best(self, ask: Callable[[StepTables], list[Op]]) -> list[Op]:
-        told = [self._times(ask, tables) for tables in self._others]
-        return [
-            replace(op, s=min([op.s, *(t[op.name] for t in told if op.name in t)]))
-            if _shared(op.name)
-            else op
-            for op in ask(self._own)
-        ]
+    def _best(
+        self, ops: list[Op], key: tuple[str, int, int], ask: Callable[[StepTables], list[Op]]
+    ) -> list[Op]:
+        """The operators with shared ones at their least, which no context changes: asked once."""
+        if key not in self._least:
+            least: dict[str, float] = {}
+            for tables in self._others:
+                for op in _told(ask, tables):
+                    if _shared(op.name):
+                        least[op.name] = min(op.s, least.get(op.name, math.inf))
+            self._least[key] = least
+        least = self._least[key]
+        return [replace(op, s=min(op.s, least[op.name])) if op.name in least else op for op in ops]
 
-    @staticmethod
-    def _times(ask: Callable[[StepTables], list[Op]], tables: StepTables) -> dict[str, float]:
-        try:
-            return {op.name: op.s for op in ask(tables)}
-        except Refused:
-            return {}
+
+def _told(ask: Callable[[StepTables], list[Op]], tables: StepTables) -> list[Op]:
+    try:
+        return ask(tables)
+    except Refused:
+        return []
 
 
 def is_reduce(name: str) -> bool:

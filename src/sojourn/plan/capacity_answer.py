@@ -39,13 +39,14 @@ class Asked:
 @dataclass(frozen=True)
 class Subject:
     """What it is asked of. `deployment`: as sojourn.yaml, its launch and the engine tell it.
-    `busy`: measured share of time the engine worked."""
+    `busy`: measured share of time the engine worked; `warnings`: what is odd about the settings."""
 
     stream: Stream
     profile: Profile
     config: Config
     deployment: Deployment
     busy: float | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def answer(
@@ -85,6 +86,7 @@ def answer(
         flags=moves,
         replicas=replicas,
         traps=traps(model, held, subject.profile, subject.deployment, busy=subject.busy),
+        warnings=subject.warnings,
     )
 
 
