@@ -109,7 +109,7 @@ def test_replicas_named_in_the_telemetry():
         ),
         (
             "vllm serve m/x -q awq --dtype half --kv-cache-dtype fp8_e5m2 --max-model-len -1",
-            {"weight_dtype": "int4", "kv_dtype": "fp8_e5m2", "max_model_len": None},
+            {"weight_dtype": "int4", "kv_dtype": "fp8", "max_model_len": None},
         ),
     ],
 )
