@@ -151,6 +151,20 @@ def test_wrong_calls_are_told_before_any_work(place, arguments, words):
         capacity(place / "calm", *arguments)
 
 
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ({"model": "nonsense-9B", "accelerator": "H100-SXM"}, "no model 'nonsense-9B'"),
+        ({"model": "Llama-3.1-8B", "accelerator": "H1000"}, "no accelerator 'H1000'"),
+    ],
+)
+def test_hardware_nobody_knows_is_told_with_what_is_near(place, tmp_path, named, words):
+    settings = tmp_path / "sojourn.yaml"
+    settings.write_text(yaml.safe_dump({"slo": SLO, "deployment": ENGINE | named}), "utf-8")
+    with pytest.raises(UsageError, match=words):
+        capacity(place / "calm", "--quiet", "-c", settings)
+
+
 def test_the_page_draws_the_knee(place, tmp_path):
     page = tmp_path / "capacity.html"
     assert capacity(place / "calm", "--quiet", "-o", page).exit_code == 0

@@ -32,7 +32,7 @@ HEADROOM: Final = 0.1
 """Added to the target: a replica less, or a tenth more load, is then no outage."""
 SIMULATED: Final = 5
 """Layouts that are simulated, the cheapest by the closed form; the rest are scaled from them."""
-SEEDS: Final = 2
+SEEDS: Final = 3
 START: Final = 0.7
 """Share of the closed form at which the search for the SLO's rate begins."""
 MOST_REPLICAS: Final = 1_000
