@@ -1,5 +1,7 @@
 """What no operator table tells: host time by engine and version, and how far a served model is
-from its kernels run alone. Fitted by `benchmarks/fit_roofline.py`, which prints them in this form.
+from its kernels run alone. Fitted by `benchmarks/fit_roofline.py`, which prints them in this form;
+these come from several rounds, each started at the last, the first with all engines alike. One round
+from there gives the same errors within two points; single numbers trade against each other.
 """
 
 from __future__ import annotations
