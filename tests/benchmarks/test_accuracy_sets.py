@@ -153,6 +153,7 @@ class TestGpustack:
             ({"hardware": "Ascend 910B"}, "card not known"),
             ({"Successful requests": "x"}, "not told"),
             ({"serve_cmd": "llama-server -m x"}, "engine or model"),
+            ({"file": "docs/performance-lab/qwen3-32b/h100.md"}, "another model"),
         ],
     )
     def test_other_rows_are_counted(self, change, reason, tmp_path):

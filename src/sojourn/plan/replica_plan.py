@@ -164,7 +164,8 @@ def _at_ends(
         engine_then = engine.model_copy(update={"step": step})
         fleet = runs.fleet.model_copy(update={"engine": engine_then})
         changed = replace(runs, fleet=fleet, judged={})
-        wider = Limits(limits.least / 10, limits.most * 10)
+        slowest = rate_limits(runs.requests, rate.mid).least
+        wider = Limits(max(limits.least / 10, slowest), limits.most * 10)
         found.append(knees(changed.held, [seed], rate.mid, wider)[0].low)
     return min(*found, rate.low), max(*found, rate.high)
 
@@ -175,7 +176,8 @@ def _scaled(item: Candidate, target: Target, today: Today, sized: list[_Sized]) 
     alone = RateRuns(
         target.stream, _bare(today.fleet, item.engine), target.config, requests=ALONE_REQUESTS
     )
-    if not alone.held(ALONE * item.closed_per_s, target.config.analysis.seed):
+    little = max(ALONE * item.closed_per_s, rate_limits(ALONE_REQUESTS, item.closed_per_s).least)
+    if not alone.held(little, target.config.analysis.seed):
         return TOO_SLOW
     known = [s for s in sized if s.simulated]
     closed = item.closed_per_s
