@@ -1,11 +1,12 @@
 """How kernels behave on each generation of accelerators: measured shapes, no end-to-end fit.
 
-Every kernel is told by four numbers (`Kernel`). They are medians over the operator tables of
+Every kernel is told by a few numbers (`Kernel`), rounded from fits to the operator tables of
 aiconfigurator-core 0.12.0 (Apache-2.0; vLLM 0.14 and 0.24, SGLang 0.5.10 and 0.5.14, TensorRT-LLM
-1.0 and 1.3 on A100, L40S, H100, H200, B200, B300, GB200, RTX PRO 6000), fitted with
-`benchmarks/fit_kernels.py`, which prints them again with their errors; launches of grouped products
-are the shortest times at one token (its part `shortest`), since a fit over all shapes blurs them. CDNA has no table there:
-its numbers are those of Hopper with the launch times and shares that AMD rows show (assumed).
+1.0 and 1.3 on A100, L40S, H100, H200, B200, B300, GB200, RTX PRO 6000); where engines differ, a
+number between theirs. `benchmarks/fit_kernels.py` prints the fits with their errors. Launches of
+grouped products are the shortest times at one token (its part `shortest`): a fit over all shapes
+blurs them. Weight-only products, and CDNA, have no table there: theirs are assumed, near those of
+Marlin on Hopper, and with the launch times and shares that rows of MI300X servers allow.
 """
 
 from __future__ import annotations
