@@ -19,7 +19,7 @@ from sojourn.capacity.memory import memory, weight_dtype
 from sojourn.capacity.model_records import ModelSpec
 from sojourn.capacity.records import StepModel
 from sojourn.capacity.roofline import GRAPH_TOKENS
-from sojourn.capacity.roofline_constants import CONSTANTS
+from sojourn.capacity.roofline_constants import CONSTANTS, engine_kind
 from sojourn.capacity.roofline_matrices import launched
 from sojourn.capacity.roofline_setting import Setting, setting_of
 from sojourn.capacity.silicon_fit import (
@@ -41,6 +41,8 @@ from sojourn.trace.arrays import Floats
 
 MEAN_CONTEXT: Final = 1024.0
 """Context around which lines are fitted where the caller names none."""
+TODAY: Final = ("vllm async", "sglang", "trtllm")
+"""Engines new enough to have taken over each other's kernels for experts."""
 POOL_SLACK: Final = 1.5
 """Grid points whose contexts need more than this many KV pools are not asked for."""
 
@@ -67,6 +69,15 @@ def step_model(
             reason=f"no step times from operator tables: {refused}",
             collect=("a fit to telemetry (`sojourn calibrate`)",),
         )
+
+
+def missing() -> str | None:
+    """Why no tables can be asked here at all; None: they can."""
+    try:
+        silicon_tables.check_installed()
+    except Refused as refused:
+        return str(refused)
+    return None
 
 
 @dataclass
@@ -122,7 +133,8 @@ class _Build:
                 f"{own.backend} has no tables of it, those of {asked.backend} stand in"
             )
         others = [each for _, _, each in found[1:]]
-        return asked, query, silicon_tables.Fastest(tables, others)
+        today = engine_kind(self.deployment.engine) in TODAY
+        return asked, query, silicon_tables.Fastest(tables, others, experts=today)
 
     def _setting(self) -> Setting:
         """What the roofline knows of the deployment: its links, its engine's launches."""
@@ -145,7 +157,7 @@ class _Build:
 
     def _decode(self, tables: StepTables, reduces: Reduces) -> Decode:
         """The decode grid, cleaned, as lines."""
-        pool = POOL_SLACK * self._pool_tokens()
+        pool, setting = POOL_SLACK * self._pool_tokens(), self._setting()
         shape = (len(BATCHES), len(CONTEXTS))
         times, floors, limits = (np.full(shape, np.nan) for _ in range(3))
         for i, batch in enumerate(BATCHES):
@@ -154,7 +166,7 @@ class _Build:
                     continue
                 times[i, j] = reduces.total_s(tables.decode(batch, context), batch)
                 floors[i, j], limits[i, j] = bounds_s(
-                    self.model_spec, self.gpu, self.deployment, batch=batch, context=context
+                    setting, self.deployment, batch=batch, context=context
                 )
         told = np.isfinite(times)
         mended, change = monotone(_filled(times))
@@ -227,9 +239,8 @@ class _Build:
         said = (
             f"operator tables of {silicon_tables.PACKAGE} {silicon_tables.VERSION}"
             f" ({asked.backend} {tables.version} on {asked.system}):"
-            f" {self.model_spec.name} as {asked.like}, weights {dtype}, KV cache {kv}, matrices and"
-            " collectives by the fastest kernel of any engine,"
-            f" TP {query.tp}, PP {query.pp}, DP {query.dp}, experts TP {query.moe_tp} EP"
+            f" {self.model_spec.name} as {asked.like}, weights {dtype}, KV cache {kv},"
+            f" shared kernels by the fastest engine, TP {query.tp}, PP {query.pp}, DP {query.dp}, experts TP {query.moe_tp} EP"
             f" {query.moe_ep}; host time of {self.deployment.engine} added; lines miss the decode"
             f" grid by {decode.median_error:.1%} (median; {decode.largest_error:.0%} at most),"
             f" sums miss mixed steps by {prompts.median_error:.1%}"
@@ -262,11 +273,12 @@ def _same_kv(told: str, wanted: str) -> bool:
 
 
 def _filled(times: Floats) -> Floats:
-    """Missing ends of rows carried on from the last value asked for, so that rows compare."""
+    """Points not asked for as long as the longer of their neighbours before them, so that they
+    pull no other when all are made to rise."""
     filled = times.copy()
-    for j in range(1, filled.shape[1]):
-        missing = ~np.isfinite(filled[:, j])
-        filled[missing, j] = filled[missing, j - 1]
+    for i, j in zip(*np.nonzero(~np.isfinite(times)), strict=True):
+        below = filled[i - 1, j] if i else 0.0
+        filled[i, j] = max(filled[i, j - 1], below)
     return filled
 
 

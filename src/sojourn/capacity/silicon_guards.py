@@ -12,14 +12,12 @@ from typing import Final
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from sojourn.capacity.catalogue import Gpu
 from sojourn.capacity.memory import (
     kv_bytes_per_token,
     kv_value_bytes,
     weight_bytes,
     weight_dtype,
 )
-from sojourn.capacity.model_records import ModelSpec
 from sojourn.capacity.roofline import physical_floor_s
 from sojourn.capacity.roofline_links import all_reduce_s
 from sojourn.capacity.roofline_setting import Setting
@@ -100,19 +98,21 @@ def monotone(times: Floats) -> tuple[Floats, float]:
 
 
 def bounds_s(
-    model: ModelSpec, gpu: Gpu, deployment: Deployment, *, batch: int, context: int
+    setting: Setting, deployment: Deployment, *, batch: int, context: int
 ) -> tuple[float, float]:
     """Shortest and longest a decode step of one data-parallel rank can be believed to take, s.
 
     Shortest: `roofline.physical_floor_s`. Longest: `SLOWEST` x (that + all weights + the rank's
-    cache, once) + `LAYER_S` a layer. Wrong when: as `physical_floor_s`.
+    cache, once) + `LAYER_S` a layer + `REDUCE_LIMIT` x all-reduces by our link model. Wrong when:
+    as `physical_floor_s`.
     """
-    tp = deployment.tensor_parallel
+    model, gpu, tp = setting.model, setting.gpu, setting.tp
     floor = physical_floor_s(model, gpu, deployment, batch=batch, context_sum=batch * context)
     weights = weight_bytes(model, weight_dtype(model, deployment)) / tp
     cache = batch * context * kv_bytes_per_token(model, kv_value_bytes(deployment), tp) / tp
     once = (weights + cache) / gpu.bandwidth_bytes_per_s
-    return floor, SLOWEST * (floor + once) + LAYER_S * model.layers
+    layer = LAYER_S + 2 * REDUCE_LIMIT * all_reduce_s(setting, batch)
+    return floor, SLOWEST * (floor + once) + layer * model.layers
 
 
 def bounded(times: Floats, floors: Floats, limits: Floats) -> tuple[Floats, str]:

@@ -111,13 +111,15 @@ class Fastest:
     kernels: matrices, experts, collectives.
 
     Some were measured with the launch in (0.06 ms for a product that takes 0.01 beside it), and
-    engines take over each other's kernels within months. Attention stays the engine's own.
+    engines take over each other's kernels within months (those of routed experts later: `experts`
+    says whether). Attention stays the engine's own.
     """
 
-    def __init__(self, own: StepTables, others: Sequence[StepTables]) -> None:
+    def __init__(self, own: StepTables, others: Sequence[StepTables], *, experts: bool) -> None:
         self.version = own.version
         self._own = own
         self._others = others
+        self._experts = experts
         self._least: dict[tuple[str, int, int], dict[str, float]] = {}
 
     def decode(self, batch: int, context: int) -> list[Op]:
@@ -135,6 +137,9 @@ class Fastest:
         ops = self._own.mixed(tokens, batch, context)
         return self._best(ops, ("mixed", tokens, batch), lambda t: t.mixed(tokens, batch, context))
 
+    def _shared(self, name: str) -> bool:
+        return "gemm" in name or is_reduce(name) or (self._experts and "moe" in name)
+
     def _best(
         self, ops: list[Op], key: tuple[str, int, int], ask: Callable[[StepTables], list[Op]]
     ) -> list[Op]:
@@ -143,7 +148,7 @@ class Fastest:
             least: dict[str, float] = {}
             for tables in self._others:
                 for op in _told(ask, tables):
-                    if _shared(op.name):
+                    if self._shared(op.name):
                         least[op.name] = min(op.s, least.get(op.name, math.inf))
             self._least[key] = least
         least = self._least[key]
@@ -160,10 +165,6 @@ def _told(ask: Callable[[StepTables], list[Op]], tables: StepTables) -> list[Op]
 def is_reduce(name: str) -> bool:
     """Whether an operator is an all-reduce between layers."""
     return "_ar_" in name or name.endswith("_ar") or "allreduce" in name
-
-
-def _shared(name: str) -> bool:
-    return "gemm" in name or "moe" in name or is_reduce(name)
 
 
 def _ops(rows: Any) -> list[Op]:  # noqa: ANN401  a foreign list
