@@ -12,10 +12,12 @@ from sojourn.capacity.roofline_setting import Setting, setting_of
 from sojourn.capacity.silicon_guards import (
     MENDED_LIMIT,
     REDUCE_LIMIT,
+    SUSTAINED,
     Reduces,
     bounded,
     bounds_s,
     monotone,
+    sustained,
 )
 from sojourn.capacity.silicon_tables import Op, Refused
 from sojourn.config import Deployment
@@ -111,7 +113,7 @@ def test_an_all_reduce_no_link_explains_is_replaced() -> None:
     guard = reduces("L40S", 4)
     ours = all_reduce_s(guard._setting, 64) * MODEL.layers
     ops = [Op("qkv_gemm", 1e-3, True), Op("generation_ar_1", 9 * ours, True)]
-    assert guard.total_s(ops, 64) == pytest.approx(1e-3 + ours)
+    assert guard.total_s(ops, 64) == pytest.approx(1e-3 * sustained(64) + ours)
     assert guard.replaced == 1
     assert "9.0 times" in guard.note()
     assert "4 x L40S" in guard.note()
@@ -123,6 +125,14 @@ def test_a_plausible_all_reduce_stays() -> None:
     told = ours * REDUCE_LIMIT * 0.9
     assert guard.total_s([Op("generation_ar_2", told, True)], 64) == pytest.approx(told)
     assert guard.note() == ""
+
+
+def test_products_of_long_steps_take_longer_attention_does_not() -> None:
+    guard = reduces("H100", 1)
+    ops = [Op("context_qkv_gemm", 1.0, True), Op("context_attention", 1.0, True)]
+    assert guard.total_s(ops, 8192) == pytest.approx(1.0 + SUSTAINED)
+    assert guard.total_s(ops, 1) == pytest.approx(2.0, rel=1e-3)
+    assert sustained(256) == pytest.approx((1 + SUSTAINED) / 2)
 
 
 def test_without_tensor_parallelism_nothing_is_replaced() -> None:

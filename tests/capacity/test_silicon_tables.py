@@ -1,6 +1,8 @@
 """The border to the package of operator tables: every fault of it becomes a refusal."""
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -182,3 +184,13 @@ def test_the_package_answers() -> None:
 def test_what_it_has_no_tables_for_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(Refused, match=PACKAGE):
         open_tables(Query(**{**QUERY.__dict__, **change})).decode(8, 1024)
+
+
+def test_no_other_module_imports_the_package() -> None:
+    source = Path(silicon_tables.__file__).parents[1]
+    importing = [
+        path.name
+        for path in source.rglob("*.py")
+        if re.search(rf"(import|from|\")\s*{silicon_tables.MODULE}", path.read_text("utf-8"))
+    ]
+    assert importing == ["silicon_tables.py"]

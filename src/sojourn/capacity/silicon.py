@@ -158,24 +158,28 @@ class _Build:
     def _decode(self, tables: StepTables, reduces: Reduces) -> Decode:
         """The decode grid, cleaned, as lines."""
         pool, setting = POOL_SLACK * self._pool_tokens(), self._setting()
+        launches = 0.0
+        if setting.eager or not setting.engine.graphs:
+            launches = setting.engine.launch_s * launched(setting)
         shape = (len(BATCHES), len(CONTEXTS))
         times, floors, limits = (np.full(shape, np.nan) for _ in range(3))
         for i, batch in enumerate(BATCHES):
             for j, context in enumerate(CONTEXTS):
                 if j > 2 and batch * context > pool:
                     continue
-                times[i, j] = reduces.total_s(tables.decode(batch, context), batch)
+                told = reduces.total_s(tables.decode(batch, context), batch)
+                times[i, j] = max(told, launches)
                 floors[i, j], limits[i, j] = bounds_s(
                     setting, self.deployment, batch=batch, context=context
                 )
-        told = np.isfinite(times)
+        asked = np.isfinite(times)
         mended, change = monotone(_filled(times))
         if change > 0:
             self.notes.append(f"monotone in batch and context: median change {change:.1%}")
-        inside, note = bounded(mended[told], floors[told], limits[told])
+        inside, note = bounded(mended[asked], floors[asked], limits[asked])
         if note:
             self.notes.append(note)
-        times[told] = inside
+        times[asked] = inside
         return decode_lines(times, self.context)
 
     def _prompts(self, tables: StepTables, reduces: Reduces) -> Prompts:
@@ -224,7 +228,7 @@ class _Build:
             valid_batch=(1, BATCHES[-1]),
             valid_context=(1, CONTEXTS[-1]),
             valid_chunk=(1, prompts.tokens[-1]),
-            spread=silicon_host.spread(len(batches)),
+            spread=silicon_host.spread(batches),
             to_narrow="Record a short run of this deployment (TTFT, end and tokens of requests)"
             " and calibrate: the tables hold single operators, not this server.",
         )
@@ -236,15 +240,20 @@ class _Build:
         dtype = weight_dtype(self.model_spec, self.deployment)
         wanted = self.deployment.kv_dtype
         kv = query.kv + ("" if _same_kv(query.kv, wanted) else f" (the tables lack {wanted})")
+        layout = (
+            f"TP {query.tp}, PP {query.pp}, DP {query.dp},"
+            f" experts TP {query.moe_tp} EP {query.moe_ep}"
+        )
+        missed = (
+            f"lines miss the decode grid by {decode.median_error:.1%} (median;"
+            f" {decode.largest_error:.0%} at most), sums miss mixed steps by"
+            f" {prompts.median_error:.1%} ({prompts.largest_error:.0%} at most)"
+        )
         said = (
             f"operator tables of {silicon_tables.PACKAGE} {silicon_tables.VERSION}"
-            f" ({asked.backend} {tables.version} on {asked.system}):"
-            f" {self.model_spec.name} as {asked.like}, weights {dtype}, KV cache {kv},"
-            f" shared kernels by the fastest engine, TP {query.tp}, PP {query.pp}, DP {query.dp}, experts TP {query.moe_tp} EP"
-            f" {query.moe_ep}; host time of {self.deployment.engine} added; lines miss the decode"
-            f" grid by {decode.median_error:.1%} (median; {decode.largest_error:.0%} at most),"
-            f" sums miss mixed steps by {prompts.median_error:.1%}"
-            f" ({prompts.largest_error:.0%} at most)"
+            f" ({asked.backend} {tables.version} on {asked.system}): {self.model_spec.name} as"
+            f" {asked.like}, weights {dtype}, KV cache {kv}, {layout}; shared kernels by the"
+            f" fastest engine; host time of {self.deployment.engine} added; {missed}"
         )
         return "; ".join((said, *self.notes))
 

@@ -162,6 +162,11 @@ def _told(ask: Callable[[StepTables], list[Op]], tables: StepTables) -> list[Op]
         return []
 
 
+def is_product(name: str) -> bool:
+    """Whether an operator is a matrix product, of dense weights or of experts."""
+    return "gemm" in name or ("moe" in name and "dispatch" not in name)
+
+
 def is_reduce(name: str) -> bool:
     """Whether an operator is an all-reduce between layers."""
     return "_ar_" in name or name.endswith("_ar") or "allreduce" in name
