@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 from sojourn.interval import Excuse
@@ -20,6 +22,8 @@ Progress = Callable[[int, int], None]
 MOST_FITTED: Final = 150_000
 """Requests of a set's fitted servers, about: a fit simulates each some hundred times."""
 FITTED: Final = "fitted"
+HELD_OUT: Final = "roofline held out"
+"""The roofline with constants fitted on other models and cards than the row's."""
 MEMORY: Final = "memory"
 """The source of rows that are about the KV pool alone."""
 
@@ -48,17 +52,26 @@ class Task:
     set: str
     source: str
     rows: tuple[Row, ...]
+    constants: tuple[object, ...] = ()
+    """Of the roofline, by fold, where the source is `HELD_OUT`."""
 
 
 def done(task: Task) -> list[tuple[Row, Predicted | Excuse]]:
     """Rows of a task with what was told of them (what a core is given)."""
     if task.source == FITTED:
         return fitted(task.rows)
-    ask = sources.BY_NAME[task.source]
+    if task.source == HELD_OUT:
+        from .held_out import source  # noqa: PLC0415  (only where its fit is wanted)
+
+        ask: sources.Source = partial(source, task.constants)
+    else:
+        ask = sources.BY_NAME[task.source]
     return [(row, predict(row, ask)) for row in task.rows]
 
 
-def tasks(sets: dict[str, Loaded], chosen: Iterable[str]) -> list[Task]:
+def tasks(
+    sets: dict[str, Loaded], chosen: Iterable[str], constants: tuple[object, ...] = ()
+) -> list[Task]:
     """All work, in small parts. KV rows are asked for once; fits need the rows of a server."""
     found = []
     for name, loaded in sets.items():
@@ -69,7 +82,9 @@ def tasks(sets: dict[str, Loaded], chosen: Iterable[str]) -> list[Task]:
             if source == FITTED:
                 found += [Task(name, FITTED, rows) for rows in servers(rest)]
             else:
-                found += _bundles(name, source, rest)
+                parts = _bundles(name, source, rest)
+                with_them = source == HELD_OUT
+                found += [replace(p, constants=constants) for p in parts] if with_them else parts
     return found
 
 
@@ -91,16 +106,30 @@ def servers(rows: Sequence[Row]) -> list[tuple[Row, ...]]:
 
 
 def run(
-    sets: dict[str, Loaded], chosen: Sequence[str], *, jobs: int, progress: Progress
+    sets: dict[str, Loaded],
+    chosen: Sequence[str],
+    *,
+    jobs: int,
+    progress: Progress,
+    root: Path | None = None,
 ) -> list[Outcome]:
-    """Outcomes by set and source, in the order of the sets."""
-    work = tasks(sets, chosen)
+    """Outcomes by set and source, in the order of the sets. `root`: the measured files, which the
+    constants of `HELD_OUT` are fitted on."""
+    work = tasks(sets, chosen, _constants(root, jobs) if HELD_OUT in chosen and root else ())
     found: dict[tuple[str, str], Outcome] = {}
     for count, (task, told) in enumerate(zip(work, _told(work, jobs), strict=True), 1):
         outcome = found.setdefault((task.set, task.source), Outcome(task.set, task.source))
         _add(outcome, task.source, told)
         progress(count, len(work))
     return list(found.values())
+
+
+def _constants(root: Path, jobs: int) -> tuple[object, ...]:
+    from joblib import Parallel, delayed  # noqa: PLC0415  (only where asked for)
+
+    from .held_out import FOLDS, constants  # noqa: PLC0415
+
+    return tuple(Parallel(n_jobs=jobs)(delayed(constants)(root, fold) for fold in range(FOLDS)))
 
 
 def _add(outcome: Outcome, source: str, told: list[tuple[Row, Predicted | Excuse]]) -> None:

@@ -309,7 +309,7 @@ REQUESTS: Final = {
     (500, 2000): 3000, (20_000, 2000): 1000,
 }  # fmt: skip
 """Requests of each run (TensorRT-LLM v1.0, docs/source/performance/perf-overview.md)."""
-TRT_LAYOUT: Final = re.compile(r"^(?:TP(\d{1,2}))?(?:[ ,/x]*PP(\d{1,2}))?", re.IGNORECASE)
+TRT_LAYOUT: Final = re.compile(r"\bTP(\d{1,2})(?:[ ,/x]*PP(\d{1,2}))?", re.IGNORECASE)
 
 
 def trtllm_maximum(folder: Path) -> Loaded:
@@ -321,10 +321,10 @@ def trtllm_maximum(folder: Path) -> Loaded:
 
 def _maximum_row(record: Record) -> Row:
     isl, osl = record.count("isl"), record.count("osl")
-    layout = TRT_LAYOUT.match(record.text("parallel"))
-    if layout is None or not layout[0]:
+    layout = TRT_LAYOUT.search(record.text("parallel"))
+    if layout is None:
         raise LeftOut("layout not known")
-    tp, pp = int(layout[1] or 1), int(layout[2] or 1)
+    tp, pp = int(layout[1]), int(layout[2] or 1)
     named = record.text("model")
     model, gpu = model_name(named), gpu_name(record.text("gpu"))
     count = REQUESTS.get((isl, osl), 3000)

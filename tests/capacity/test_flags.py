@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sojourn.capacity.flags import findings, flag, resolve, with_resolved
+from sojourn.capacity import fleet
+from sojourn.capacity.flags import findings, flag, resolve, with_launch
+from sojourn.capacity.records import Fleet
 from sojourn.config import Config
 from sojourn.errors import ConfigError, InputError, UsageError
 from sojourn.interval import Provenance
@@ -78,8 +80,15 @@ def test_replicas_named_in_the_telemetry():
     [
         (
             "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 16 --dp 8"
-            " --enable-dp-attention --ep-size 16",
-            {"tensor_parallel": 2, "data_parallel": 8, "expert_parallel": True},
+            " --enable-dp-attention --ep-size 16 --chunked-prefill-size 65536"
+            " --max-running-requests 1024",
+            {
+                "tensor_parallel": 2,
+                "data_parallel": 8,
+                "expert_parallel": True,
+                "max_num_batched_tokens": 8192,
+                "max_num_seqs": 128,
+            },
         ),
         (
             "python -m sglang.launch_server --model-path m/x --tp 2 --dp 4",
@@ -100,7 +109,7 @@ def test_replicas_named_in_the_telemetry():
         ),
         (
             "vllm serve m/x -q awq --dtype half --kv-cache-dtype fp8_e5m2 --max-model-len -1",
-            {"weight_dtype": "int4", "kv_dtype": "fp8_e5m2", "max_model_len": None},
+            {"weight_dtype": "int4", "kv_dtype": "fp8", "max_model_len": None},
         ),
     ],
 )
@@ -190,7 +199,12 @@ def test_relative_files_lie_beside_sojourn_yaml(tmp_path, monkeypatch):
     config = Config.load(file)
     assert Path(config.deployment.launch).is_absolute() or config.deployment.launch.startswith("f")
     assert resolve(config, Tables())[0].max_num_seqs == 5
-    assert with_resolved(config, Tables()).deployment.max_num_seqs == 5
+    merged = with_launch(config)
+    assert merged.deployment.max_num_seqs == 5
+    where = {row.name: row.source for row in resolve(merged, Tables())[1]}
+    assert where["max_num_seqs"].startswith("launch: ")
+    with pytest.raises(UsageError, match="max_num_seqs"):
+        with_launch(configured(launch="vllm serve m/x --max-num-seqs 9999999999999999"))
     command = " ".join(["vllm serve m/x --max-num-seqs 6", *["--zap"] * 100])
     file.write_text(f"deployment: {{launch: '{command}'}}\n", encoding="utf-8")
     assert resolve(Config.load(file), Tables())[0].max_num_seqs == 6
@@ -218,3 +232,27 @@ def test_defaults_by_engine_and_card():
         assert deployment.max_num_seqs == sequences, engine
     assert resolved(configured(engine="vllm 0.6.3"))[0].prefix_caching is False
     assert resolved(configured(engine="vllm 0.32.0"))[0].gpu_memory_utilization == 0.92
+
+
+def test_the_fleet_is_built_from_the_launch():
+    """gpt-oss: the engine's blocks are of groups; the simulator's are of whole contexts."""
+    rows = [
+        {
+            "call_id": f"{i}",
+            "request_id": f"{i}",
+            "arrival_s": i * 0.1,
+            "input_tokens": 1500,
+            "output_tokens": 300,
+        }
+        for i in range(50)
+    ]
+    tables = Tables(calls=from_rows("calls", rows))
+    launch = "docker run vllm/vllm-openai:v0.11.0 --model openai/gpt-oss-20b --max-num-seqs 96"
+    config = configured(launch=f"{launch} --num-gpu-blocks-override 10000", accelerator="H100")
+    built = fleet.build(tables, config)
+    assert isinstance(built, Fleet)
+    assert built.engine.max_num_seqs == 96
+    assert built.engine.max_num_batched_tokens == 8192
+    assert 5_000 < built.engine.kv_blocks < 10_000
+    assert built.engine.kv_blocks_provenance is Provenance.MEASURED
+    assert built.engine.memory.concurrency_at_profile > 50

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sojourn.capacity import catalogue
@@ -79,6 +79,7 @@ def test_every_card_of_the_catalogue_is_believed():
         assert not any(finding.error for finding in found), [str(f) for f in found]
 
 
+@settings(deadline=None)
 @given(st.sampled_from(sorted(GPU_RANGES)), st.floats(1e-300, 1e300))
 def test_an_error_names_the_field_and_nothing_is_converted(field, value):
     card = H100.model_copy(update={field: value})

@@ -409,7 +409,7 @@ WORDS = st.text(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(WORDS, min_size=1, max_size=6))
 def test_words_are_those_of_a_shell(words):
     """Quoted by the standard library, read back as they were."""

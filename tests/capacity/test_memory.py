@@ -2,19 +2,22 @@
 
 Measured errors of the KV pool (this account against the engine's print, H100): vLLM 0.11.0:
 Llama-3.1-8B, Llama-3.3-70B-FP8 and gpt-oss-20b 0.0%, Qwen3-0.6B 0.0%; vLLM 0.15.1: Llama-2-7B,
-Mistral-Nemo, Llama-3.1-70B 0.0 to 0.1%, Qwen2.5-7B 0.1%, Yi-34B 0.3%, Llama-4-Scout-FP8 2.0%.
-Mistral-Small-3.2-24B is +0.3% if its sampler is a fused one (a figure fitted to that row alone) and
+Mistral-Nemo, Llama-3.1-70B 0.0 to 0.1%, Qwen2.5-7B 0.1%, Yi-34B 0.3%, Llama-4-Scout-FP8 1.3%.
+Mistral-Small-3.2-24B is 0.0% if its sampler is a fused one (a figure fitted to that row alone) and
 -9% if it sorts like the others of its version; its flags do not tell which.
 """
 
 from __future__ import annotations
 
 import csv
+import re
+from importlib import resources
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -62,14 +65,14 @@ def printed(row):
 
 @needs_ground_truth
 def test_parts_against_what_the_engine_printed():
-    """Weights within 0.2%, peaks within 0.5%, pools within 0.4%."""
+    """Weights and pools within 0.4%, peaks within 0.6%."""
     for row in read_rows("kv_capacity_h100_vllm0110.csv"):
         model, deployment = printed(row)
         found = memory(model, H100, deployment)
         tp = deployment.tensor_parallel
         for ours, theirs, within in (
-            (found.weights_gib, "weights_gib", 0.002),
-            (found.activations_gib, "activation_peak_gib", 0.005),
+            (found.weights_gib, "weights_gib", 0.004),
+            (found.activations_gib, "activation_peak_gib", 0.006),
             (found.kv_gib, "kv_cache_gib_per_gpu", 0.004),
         ):
             assert ours / tp == pytest.approx(float(row[theirs]), rel=within), (model.name, theirs)
@@ -77,7 +80,7 @@ def test_parts_against_what_the_engine_printed():
 
 @needs_ground_truth
 def test_kv_tokens_against_engine_logs():
-    """vLLM 0.15.1, blocks read from its log: text models within 0.3%, Llama-4-Scout within 2.1%."""
+    """vLLM 0.15.1, blocks read from its log: text models within 0.3%, Llama-4-Scout within 1.4%."""
     errors = {}
     for row in read_rows("blis/blis_kv_blocks_and_workloads.csv"):
         deployment = Deployment(
@@ -91,25 +94,34 @@ def test_kv_tokens_against_engine_logs():
         errors[row["model"], row["id"]] = found.kv_tokens / int(row["gpu_kv_tokens"]) - 1
     assert len(errors) == 15
     for (name, _), error in errors.items():
-        assert abs(error) < (0.021 if "Scout" in name else 0.003), (name, error)
+        assert abs(error) < (0.014 if "Scout" in name else 0.003), (name, error)
     assert median(abs(error) for error in errors.values()) < 0.001
 
 
 def test_pools_that_public_logs_print():
-    """Logs nothing was fitted to: (model, card, deployment, GiB of the pool per device, within)."""
+    """(model, card, deployment, GiB of the pool per device, within). Two gave one constant each:
+    gpt-oss-120b the padding of its experts, Qwen2.5-7B on 0.22.0 the memory of a graph."""
     for name, card, deployment, printed_gib, within in (
         ("Qwen3-32B", "H100", Deployment(engine="vllm 0.11.0", max_num_seqs=1024), 4.45, 0.005),
         ("Qwen3-32B", "H100",
          Deployment(engine="vllm 0.11.0", max_num_seqs=1024, tensor_parallel=2), 34.49, 0.002),
         ("gpt-oss-120b", "H100",
          Deployment(engine="vllm 0.11.0", max_num_seqs=1024, gpu_memory_utilization=0.95),
-         3.33, 0.05),
+         3.33, 0.01),
+        ("Llama-3.1-8B", "H100",
+         Deployment(engine="vllm 0.6.3", max_num_seqs=256, max_num_batched_tokens=2048),
+         54.93, 0.002),
+        ("Llama-3.1-8B", "A100",
+         Deployment(engine="vllm 0.33.0", max_num_seqs=256, max_num_batched_tokens=2048,
+                    gpu_memory_utilization=0.92), 56.21, 0.005),
         ("Qwen2.5-7B", "L40S",
          Deployment(engine="vllm 0.22.0", max_num_seqs=128, max_num_batched_tokens=2048,
                     gpu_memory_utilization=0.95), 26.32, 0.006),
+        ("Llama-3.1-8B", "H100", Deployment(engine="sglang 0.4.1", block_size=1), 54.26, 0.005),
+        ("Llama-3.1-8B", "H100", Deployment(engine="sglang 0.4.4", block_size=1), 54.04, 0.005),
         ("Qwen3-235B-A22B", "H100",
          Deployment(engine="sglang 0.4.9", tensor_parallel=4, weight_dtype="fp8", block_size=1,
-                    gpu_memory_utilization=0.93), 16.47, 0.05),
+                    gpu_memory_utilization=0.93), 16.47, 0.035),
     ):  # fmt: skip
         found = memory(catalogue.model(name), catalogue.gpu(card), deployment)
         per_device = found.kv_gib / deployment.tensor_parallel
@@ -319,6 +331,18 @@ def test_flags_that_move_memory():
     assert "Qwen3-0.6B counted" in found.source
 
 
+def test_an_encoder_is_profiled_unless_told_otherwise():
+    model = catalogue.model("Qwen2.5-VL-7B")
+
+    def peak(flags=""):
+        launch = f"vllm serve x {flags}" if flags else None
+        return memory(model, H100, Deployment(launch=launch)).activations_gib
+
+    assert peak() > 1.3 * peak("--language-model-only")
+    assert peak('--limit-mm-per-prompt \'{"image": 0, "video": 0}\'') == peak("--skip-mm-profiling")
+    assert peak("--limit-mm-per-prompt '{\"image\": 2}'") == peak()
+
+
 def test_engines_divide_memory_by_their_own_rules():
     model = catalogue.model("gpt-oss-20b")
     h100 = memory(model, H100, Deployment(engine="sglang 0.5.6", block_size=1))
@@ -330,3 +354,43 @@ def test_engines_divide_memory_by_their_own_rules():
     assert trt.kv_tokens % 32 == 0
     half = Deployment(engine="trtllm 1.0", block_size=32, gpu_memory_utilization=0.45)
     assert memory(model, H100, half).kv_tokens == pytest.approx(trt.kv_tokens / 2, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "tp", "length", "groups", "block_bytes", "blocks"),
+    [
+        ("gpt-oss-20b", 1, 131_072, 2, 393_216, 8_713),
+        ("Gemma-3-27B", 1, 131_072, 7, 1_310_720, 11_654),
+        ("Gemma-3-27B", 2, 131_072, 7, 655_360, 11_654),
+        ("Qwen3-Next-80B-A3B", 1, 262_144, 4, 13_369_344, 485),
+    ],
+)
+def test_groups_as_the_engine_makes_them(name, tp, length, groups, block_bytes, blocks):
+    """What `get_kv_cache_groups` of vLLM 0.32.0 returns for these layers, 8,192 tokens a step."""
+    deployment = Deployment(tensor_parallel=tp)
+    pool = layout(catalogue.model(name), deployment, Knobs(version=(0, 32, 0)))
+    assert sum(group.groups for group in pool.groups) == groups
+    assert pool.block_bytes == block_bytes
+    assert pool.admission_blocks(length, 8192) == blocks
+
+
+def test_the_recorded_engine_says_the_same():
+    """vLLM 0.32 on a CPU: `KV cache size: 12,288 tokens, Maximum concurrency for 2,048 tokens per
+    request: 6.00x` with 96 blocks of 128."""
+    folder = resources.files("sojourn.recordings") / "engine" / "base"
+    recording = yaml.safe_load((folder / "recording.yaml").read_text(encoding="utf-8"))
+    said = next(line for line in recording["engine_said"] if "KV cache size" in line)
+    form = r"size: ([\d,]+) .* for\s+([\d,]+) .*: ([\d.]+)x"
+    tokens, length, times = re.search(form, said).groups()
+    engine = recording["engine"]
+    model = parse_config(recording["model"], name="tiny", source="recording")
+    deployment = Deployment(
+        engine=f"vllm {recording['versions']['vllm'].split('+')[0]}",
+        kv_blocks=engine["num_gpu_blocks"],
+        **{k: engine[k] for k in ("max_num_seqs", "max_num_batched_tokens", "max_model_len",
+                                  "block_size")},
+    )  # fmt: skip
+    found = memory(model, catalogue.gpu("L4"), deployment)
+    assert found.kv_tokens == int(tokens.replace(",", ""))
+    assert found.concurrency_at_max_len == pytest.approx(float(times))
+    assert engine["max_model_len"] == int(length.replace(",", ""))

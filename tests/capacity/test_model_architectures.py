@@ -131,6 +131,31 @@ def test_sliding_layers_with_their_own_heads():
 
 
 @pytest.mark.parametrize(
+    ("changes", "attention", "mlp", "total"),
+    [({}, 495_470_080, 1_911_029_760, 5_077_177_856),
+     ({"num_kv_shared_layers": 10, "use_double_wide_mlp": True}, 438_843_904, 2_548_039_680,
+      5_657_561_600),
+     ({"num_kv_shared_layers": 12}, 429_406_208, 1_911_029_760, 5_011_113_984)],
+)  # fmt: skip
+def test_small_gemma_4_borrows_caches_and_embeds_in_each_layer(changes, attention, mlp, total):
+    """Counts of transformers 5.19 for its default text config, and with layers that keep none."""
+    spec = parse_config(
+        {"model_type": "gemma4_text", "vocab_size": 262_144, "hidden_size": 2304,
+         "intermediate_size": 9216, "num_hidden_layers": 30, "num_attention_heads": 8,
+         "num_key_value_heads": 4, "head_dim": 256, "global_head_dim": 512, "sliding_window": 512,
+         "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5,
+         "vocab_size_per_layer_input": 262_144, "hidden_size_per_layer_input": 256, **changes},
+        name="t", source="test",
+    )  # fmt: skip
+    gates = 30 * 3 * 2304 * 256
+    assert spec.attention_parameters == pytest.approx(attention, rel=1e-3)
+    assert spec.dense_mlp_parameters - gates == mlp
+    assert spec.parameters == pytest.approx(total, rel=1e-3)
+    kept = sum(a.layers for a in spec.attention if a.kv_values_per_token)
+    assert kept == 30 - changes.get("num_kv_shared_layers", 0)
+
+
+@pytest.mark.parametrize(
     ("changes", "says"),
     [({"model_type": "nemotron_h", "hybrid_override_pattern": "MXM*"}, "'X'"),
      ({"model_type": "nemotron_h", "hybrid_override_pattern": "M*"}, "2 blocks, not 4"),

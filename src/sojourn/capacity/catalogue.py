@@ -134,12 +134,12 @@ def _stored_in(spec: ModelSpec, row: str, dtype: str) -> ModelSpec:
 def _unknown(what: str, name: str, known: Iterable[str]) -> UsageError:
     names = sorted(known)
     plain = {key(own): own for own in names}
-    near = difflib.get_close_matches(key(name.rsplit("/", 1)[-1]), plain, n=3, cutoff=0.4)
+    near = difflib.get_close_matches(key(name.rsplit("/", 1)[-1]), plain, n=5, cutoff=0.4)
     hint = f" Did you mean {', '.join(plain[n] for n in near)}?" if near else ""
     also = "a Hugging Face config.json" if what == "model" else "a YAML file with its figures"
     return UsageError(
-        f"no {what} {name!r} in the catalogue.{hint} Known: {', '.join(names)}."
-        f" Or give the path of {also}"
+        f"no {what} {name!r} in the catalogue.{hint} {len(names)} are known by name"
+        f" (listed in the reference, page Catalogue). Or give the path of {also}"
     )
 
 
@@ -229,8 +229,8 @@ def _model_sources() -> dict[str, str]:
     return dict(_data("models.yaml")["sources"])
 
 
-def _model_names(name: str) -> tuple[str, ...]:
-    """Every name of a row, its own first."""
+def names_of(name: str) -> tuple[str, ...]:
+    """Every name of a model's row, its own first."""
     row = _model_rows()[name]
     repo = (row["repo"],) if "repo" in row else ()
     return (name, *repo, *row.get("aliases", ()))
@@ -241,7 +241,7 @@ def _model_keys() -> dict[str, str]:
     """Row of every name, with and without organisation and tuning suffix; its own name wins."""
     keys: dict[str, str] = {}
     for name in _model_rows():
-        for known in _model_names(name):
+        for known in names_of(name):
             short = known.rsplit("/", 1)[-1]
             for form in (known, short, without_tuning(short)):
                 keys.setdefault(key(form), name)

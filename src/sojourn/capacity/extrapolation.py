@@ -44,30 +44,35 @@ def extended(
         )
         how = f"beyond batch {high} by the last slope"
         return _with(step, places, (base, slope), BY_LAST_SLOPE, how)
-    small = low >= LOWEST
-    kept = [b for b in step.batches if low <= b or not small]
+    small, high = low >= LOWEST, min(high, max(step.valid_batch[1], 1))
+    kept = [b for b in step.batches if (low <= b or not small) and b <= high]
     places = tuple(
         sorted(
             {
                 0,
                 *kept,
+                high,
                 *((low,) if small else ()),
                 *(b for b in (*DOUBLINGS, upto) if high < b <= upto or (small and b < low)),
             }
         )
     )
     at = np.array(places, dtype=np.float64)
-    base, slope = _shaped(step, hardware, at, context, low if small else None)
+    base, slope = _shaped(step, hardware, at, context, (low if small else None, high))
     ends = f"beyond batch {high}" + (f" and below {low}" if small else "")
     how = f"{ends} by the shape of {hardware.source}"
     return _with(step, places, (base, slope), BY_HARDWARE, how)
 
 
 def _shaped(
-    step: StepModel, hardware: StepModel, at: Floats, context: float, low: int | None
+    step: StepModel,
+    hardware: StepModel,
+    at: Floats,
+    context: float,
+    ends: tuple[int | None, int],
 ) -> tuple[Floats, Floats]:
-    """Base and slope at batches: the fit's inside, the hardware's shape outside."""
-    high = float(step.batches[-1])
+    """Base and slope at batches: the fit's between the ends, the hardware's shape outside."""
+    low, high = ends
     base, slope = (
         table(step.batches, values, at) for values in (step.base_s, step.slope_s_per_token)
     )
@@ -89,7 +94,7 @@ def _shaped(
         slopes = [float(table(m.batches, m.slope_s_per_token, where)[0]) for m in (step, hardware)]
         return ours / other, bases[0], bases[1], slopes[0] / slopes[1] if slopes[1] > 0 else 0.0
 
-    ratio, ours, other, incline = edge(high)
+    ratio, ours, other, incline = edge(float(high))
     above = at > high
     base[above] = ours + ratio * np.maximum(theirs[above] - other, 0.0)
     slope[above] = np.where(incline > 0, inclined[above] * incline, slope[above])

@@ -45,7 +45,8 @@ def build(tables: Tables, config: Config, *, fit_sweep: FitSweep | None = None) 
             )
         step = theirs.model_copy(update={"source": f"{theirs.source} (no fit: {step})"})
     fitted = step.provenance is Provenance.FITTED
-    memory = _memory(deployment, context, fitted=fitted) if theirs is not None else None
+    held = (context, _lengths(tables.calls))
+    memory = _memory(deployment, held, fitted=fitted) if theirs is not None else None
     blocks, provenance = _kv_blocks(tables, config, deployment, memory)
     engine = _engine(step, deployment, blocks).model_copy(
         update={"kv_blocks_provenance": provenance, "memory": memory}
@@ -86,15 +87,17 @@ def _hardware(tables: Tables, deployment: Deployment) -> tuple[StepModel | None,
     return step_sources.step_model(model, gpu, deployment, mean_context=mean), mean
 
 
-def _memory(deployment: Deployment, context: float | None, *, fitted: bool) -> Memory | None:
-    """Memory of a replica of the hardware named."""
+def _memory(
+    deployment: Deployment, held: tuple[float | None, tuple[Floats, Floats]], *, fitted: bool
+) -> Memory | None:
+    """Memory of a replica of the hardware named. `held`: mean final context, and lengths."""
     from sojourn.capacity import catalogue  # noqa: PLC0415 -- only where hardware is named
     from sojourn.capacity.memory import memory  # noqa: PLC0415 -- only where hardware is named
 
     model = catalogue.model(str(deployment.model))
     gpu = catalogue.gpu(str(deployment.accelerator))
     try:
-        return memory(model, gpu, deployment, mean_context=context)
+        return memory(model, gpu, deployment, mean_context=held[0], lengths=held[1])
     except UsageError:
         if fitted:  # it runs, so our own account of its memory is what is wrong
             return None
@@ -104,15 +107,27 @@ def _memory(deployment: Deployment, context: float | None, *, fitted: bool) -> M
 def _kv_blocks(
     tables: Tables, config: Config, deployment: Deployment, memory: Memory | None
 ) -> tuple[int, Provenance]:
-    """KV blocks of a replica and where the figure comes from."""
+    """KV blocks of a rank and where the figure comes from.
+
+    Memory knows how windows and states share the engine's own blocks: its tokens are those of
+    whole contexts, as the simulator counts them.
+    """
     blocks, provenance = flag("kv_blocks", tables, config)
+    if memory is not None and memory.kv_tokens >= deployment.block_size:
+        known = provenance if blocks else Provenance.CATALOGUE
+        return memory.kv_tokens // deployment.block_size, known
     if blocks:
         return blocks, provenance
-    if memory is not None and memory.kv_tokens >= deployment.block_size:
-        return memory.kv_tokens // deployment.block_size, Provenance.CATALOGUE
     context = _contexts(tables.calls)
     longest = float(context.max()) if context.size else float(deployment.max_model_len or 4096)
     return deployment.max_num_seqs * math.ceil(longest / deployment.block_size), Provenance.ASSUMED
+
+
+def _lengths(calls: pa.Table) -> tuple[Floats, Floats]:
+    """Input and output tokens of each call with known tokens."""
+    inputs, outputs = floats(calls["input_tokens"]), floats(calls["output_tokens"])
+    known = np.isfinite(inputs) & np.isfinite(outputs)
+    return inputs[known], outputs[known]
 
 
 def _contexts(calls: pa.Table) -> Floats:

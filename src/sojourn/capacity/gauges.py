@@ -11,9 +11,11 @@ from sojourn.trace.arrays import floats
 from sojourn.trace.tables import Tables
 
 FEWEST_SAMPLES: Final = 20
-AGREES: Final = 0.1
-"""Gauges within a tenth of the calls say that the calls are all there is: a sample is taken at a
-moment of its own, and clocks differ."""
+FEWEST_MET: Final = 200
+"""Calls in flight that all samples together must have met: fewer are a matter of luck."""
+MORE: Final = 1.15
+"""Gauges that show this many times the calls show load that is not in them. Fewer show nothing: a
+call is longer for its client than for the engine."""
 FARTHEST: Final = 4.0
 """Gauges that show more than this times the calls (or less than the inverse) are of another engine,
 or on another clock."""
@@ -32,8 +34,8 @@ def share_by_gauges(calls: EngineCalls, tables: Tables) -> tuple[float, str] | N
     replicas, ratio = _ratio(calls, tables)
     if ratio is None or (calls.replicas_named and len(np.unique(calls.replica)) > 1):
         return None
-    if abs(float(np.log(ratio))) > AGREES:
-        more = f"{abs(ratio - 1):.0%} {'more' if ratio > 1 else 'fewer'} requests than the calls"
+    if ratio > MORE:
+        more = f"{ratio - 1:.0%} more requests than the calls"
         return ratio / replicas, f"the engine's gauges show {more}: counted as load"
     if replicas == 1:
         return None
@@ -55,7 +57,7 @@ def _ratio(calls: EngineCalls, tables: Tables) -> tuple[int, float | None]:
     at = times[usable]
     flight = np.searchsorted(begun, at, "right") - np.searchsorted(ended, at, "right")
     seen = float((running[usable] + np.nan_to_num(waiting[usable])).sum())
-    if flight.sum() <= 0 or seen <= 0:
+    if flight.sum() < FEWEST_MET or seen <= 0:
         return replicas, None
     ratio = seen * replicas / float(flight.sum())  # each replica's samples meet all calls
     return replicas, ratio if 1 / FARTHEST <= ratio <= FARTHEST else None

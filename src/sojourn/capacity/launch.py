@@ -96,7 +96,8 @@ def _as_path(given: str) -> Path | None:
         return None
     plain = given.strip()
     if plain and len(plain.split()) == 1:
-        raise InputError("does not exist", path=plain, todo=_EXPECTED)
+        problem = "is no file" if path.exists() else "does not exist"
+        raise InputError(problem, path=plain, todo=_EXPECTED)
     return None
 
 

@@ -18,7 +18,7 @@ _QUANTISATION: Final = (
 _DTYPES: Final = {"bfloat16": "bf16", "half": "fp16", "float16": "fp16", "float": "fp32",
                   "float32": "fp32"}  # fmt: skip
 _KV: Final = {"auto": "bf16", "bfloat16": "bf16", "float16": "fp16", "fp8_inc": "fp8",
-              "fp8_ds_mla": "fp8", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}  # fmt: skip
+              "fp8_ds_mla": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}  # fmt: skip
 SAME: Final = (
     "model", "pipeline_parallel", "enforce_eager", "max_num_seqs", "max_num_batched_tokens",
     "max_model_len", "block_size", "gpu_memory_utilization", "prefix_caching",
@@ -62,7 +62,21 @@ def said(launch: Launch) -> dict[str, Said]:
         found["max_num_batched_tokens"] = Said(
             int(prefill), f"{budget.source}: off, so max-prefill-tokens"
         )
+    if launch.engine == "sglang" and launch.truth("dp_attention"):
+        found |= _by_rank(found)
     return found
+
+
+def _by_rank(found: dict[str, Said]) -> dict[str, Said]:
+    """SGLang's DP attention divides slots and chunk of the whole server by its ranks."""
+    ranks = int(found["data_parallel"].value) if "data_parallel" in found else 1
+    names = [name for name in ("max_num_seqs", "max_num_batched_tokens") if name in found]
+    return {
+        name: Said(
+            max(1, int(found[name].value) // max(1, ranks)), f"{found[name].source} / {ranks} ranks"
+        )
+        for name in names
+    }
 
 
 def _dtypes(launch: Launch) -> dict[str, Said]:

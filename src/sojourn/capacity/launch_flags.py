@@ -113,6 +113,9 @@ VLLM: Final[dict[str, tuple[str, str]]] = {
     "-sc": ("speculative", "json"),
     "--speculative-model": ("draft_model", "word"),
     "--num-speculative-tokens": ("draft_tokens", "count"),
+    "--skip-mm-profiling": ("skip_encoder", "on"),
+    "--language-model-only": ("skip_encoder", "on"),
+    "--limit-mm-per-prompt": ("image_limits", "word"),
     "--spec-method": ("speculative_method", "word"),
     "--spec-model": ("draft_model", "word"),
     "--spec-tokens": ("draft_tokens", "count"),
@@ -243,7 +246,7 @@ BESIDE: Final = re.compile(
     r"|log-level|disable-uvicorn|enable-sleep|io-processor|language-model-only|model-impl|max-log"
     r"|kv-events|ec-transfer|output|plugin|custom|enable-tokenizer|disable-frontend|device|workers"
     r"|profiler|use-|enable-ssl|shutdown|message|log_|num_postprocess|gpus_per_node|trust_remote"
-    r"|enable-p2p|enable-torch|torch-compile|disaggregation-(?:ib|transfer|boot)|gated|dtype-"
+    r"|enable-p2p|enable-torch|torch-compile|disaggregation-(?:ib|transfer|boot)|gated|dtype-|enable-dp-lm"
     r"|numa|sse|renderer|safetensors|ignore-pat|pt-load|master|cpu-distributed|ray-|jit-|kv-cache-metr"
     r"|cudagraph-metrics|enable-layerwise|enable-mfu|per-request|enable-per-request|fail-on|aggregate"
     r"|dp[nrapbhem]$|n$|r$|help$|h$|prefix-caching-hash|enable-force|fingerprint|runner|task|url|input"

@@ -75,6 +75,21 @@ def softmax(fields: Fields, window: int | None) -> AttentionLayers:
     )
 
 
+def borrowing(fields: Fields, layer: AttentionLayers, window: int | None) -> AttentionLayers:
+    """The same layer when it attends to the keys and values of an earlier one of its kind.
+
+    Wrong when: time is asked for: it still reads the borrowed cache, which is not counted here.
+    """
+    heads, kv, size = _heads(_of_kind(fields, window))
+    return layer.model_copy(
+        update={
+            "parameters": 2 * hidden_size(fields) * heads * size,
+            "kv_values_per_token": 0,
+            "kv_heads": kv,
+        }
+    )
+
+
 def _gated(fields: Fields) -> bool:
     """Qwen3-Next and Qwen3.5 gate their attention output: twice the query projection."""
     return fields.words("model_type").startswith(("qwen3_next", "qwen3_5"))

@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from sojourn.capacity.model_fields import Fields
+from sojourn.capacity.audio import audio_parameters, audio_tokens_per_s
+from sojourn.capacity.model_fields import Fields, depth
 from sojourn.capacity.model_layers import attention_layers
 from sojourn.capacity.model_mlp import mlp_layers
 from sojourn.capacity.model_quantisation import stored
 from sojourn.capacity.model_records import AttentionKind, AttentionLayers, MlpLayers, ModelSpec
 from sojourn.capacity.model_types import KNOWN
+from sojourn.capacity.vision_config import read_vision
 from sojourn.errors import InputError
 from sojourn.interval import Sourced
 
@@ -79,6 +81,7 @@ def parse_config(
     embedding = head = vocab * hidden
     model_type = _known_type(text)
     weights = stored(raw, text)
+    vision = read_vision(raw, hidden, path)
     positions = text.maybe("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
     if model_type in ("gpt2", "gpt_bigcode", "opt"):  # these learn an embedding per position
         embedding += text.whole("n_positions", "max_position_embeddings") * hidden
@@ -93,14 +96,22 @@ def parse_config(
         mlp=mlp,
         embedding_parameters=embedding,
         head_parameters=0 if _tied(raw, text) else head,
-        norm_parameters=norms + hidden,
-        vision_parameters=_vision_parameters(raw, hidden),
+        norm_parameters=norms + hidden + _lookup_parameters(text),
+        vision=vision,
+        vision_parameters=(vision.parameters if vision else 0) + audio_parameters(raw, hidden),
+        audio_tokens_per_s=audio_tokens_per_s(raw),
         mtp_parameters=_mtp_parameters(text, attention, mlp, vocab * hidden),
         checkpoint_dtype=weights.dtype,
         part_dtypes=weights.parts,
         source=source,
         facts=dict(facts or {}),
     )
+
+
+def _lookup_parameters(text: Fields) -> int:
+    """Tables looked up per token beside the embedding: Gemma 4's embeddings per layer."""
+    width = text.maybe("hidden_size_per_layer_input") or 0
+    return width and width * depth(text) * text.whole("vocab_size_per_layer_input")
 
 
 def _known_type(text: Fields) -> str:
@@ -164,8 +175,8 @@ def _text_part(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _TIED_BY_DEFAULT: Final = frozenset(
-    {"gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "opt", "bloom", "cohere", "cohere2"}
-    | {"falcon", "gpt_bigcode", "starcoder2", "mpt"}
+    {"gemma", "gemma2", "gemma3", "gemma3_text", "gemma4", "gemma4_text", "gpt2", "opt", "bloom"}
+    | {"cohere", "cohere2", "falcon", "gpt_bigcode", "starcoder2", "mpt"}
 )
 """Model classes whose config leaves tie_word_embeddings out when it is true."""
 
@@ -175,23 +186,3 @@ def _tied(raw: Mapping[str, Any], text: Fields) -> bool:
     if own is None:
         return text.words("model_type") in _TIED_BY_DEFAULT
     return bool(own)
-
-
-def _vision_parameters(raw: Mapping[str, Any], text_hidden: int) -> int:
-    """Vision encoder, counted as transformer blocks of its own config; projector left out.
-
-    Wrong when: the encoder is no plain transformer; by up to a tenth for projectors.
-    """
-    vision = raw.get("vision_config")
-    if not isinstance(vision, dict):
-        return 0
-    fields = Fields(vision, None)
-    width = fields.maybe("embed_dim", "hidden_size", "width")
-    depth = fields.maybe("num_hidden_layers", "depth", "layers")
-    if width is None or depth is None:
-        return 0
-    if vision.get("embed_dim") is None and vision.get("out_hidden_size") == width != text_hidden:
-        return 0
-    inner = fields.maybe("intermediate_size") or round(width * (vision.get("mlp_ratio") or 4))
-    matrices = 3 if str(vision.get("hidden_act", "")) in ("silu", "swiglu") else 2
-    return depth * (4 * width * width + matrices * width * inner)

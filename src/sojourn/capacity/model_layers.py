@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from sojourn.capacity.model_attention import compressed, cross, latent, softmax
+from sojourn.capacity.model_attention import borrowing, compressed, cross, latent, softmax
 from sojourn.capacity.model_fields import Fields, depth, hidden_size
 from sojourn.capacity.model_records import AttentionLayers
 from sojourn.capacity.model_recurrent import gated_delta, kimi_delta, lightning, mamba, short_conv
@@ -19,6 +19,7 @@ class Kind(NamedTuple):
     kv_heads: int | None = None
     ratio: int = 0
     indexed: bool = False
+    borrows: bool = False
 
 
 def attention_layers(fields: Fields) -> tuple[tuple[AttentionLayers, ...], int]:
@@ -53,7 +54,8 @@ def _layer(fields: Fields, kind: Kind) -> AttentionLayers:
     if fields.get("kv_lora_rank") is not None:
         return latent(fields, indexed=kind.indexed)
     own = {} if kind.kv_heads is None else {"num_key_value_heads": kind.kv_heads}
-    return softmax(Fields({**fields.raw, **own}, fields.path), kind.window)
+    layer = softmax(Fields({**fields.raw, **own}, fields.path), kind.window)
+    return borrowing(fields, layer, kind.window) if kind.borrows else layer
 
 
 def kinds(fields: Fields) -> list[Kind]:
@@ -63,6 +65,13 @@ def kinds(fields: Fields) -> list[Kind]:
         InputError: a layer type is unknown, or a field it needs is missing.
     """
     layers = depth(fields)
+    found = _kinds(fields, layers)
+    borrowing = fields.maybe("num_kv_shared_layers") or 0  # Gemma 4: the last ones keep no cache
+    own = len(found) - borrowing
+    return [*found[:own], *(kind._replace(borrows=True) for kind in found[own:])]
+
+
+def _kinds(fields: Fields, layers: int) -> list[Kind]:
     for read in (_by_block, _by_ratio, _by_name, _by_sign, _by_flag, _by_period):
         found = read(fields, layers)
         if found is not None:

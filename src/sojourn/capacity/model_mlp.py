@@ -37,12 +37,22 @@ def mlp_layers(fields: Fields) -> tuple[MlpLayers, ...]:
     if signs is not None:
         dense, moe = signs.count("-"), signs.count("E")
     groups = []
+    extra = _per_layer_input(fields, hidden)
+    wide = (fields.maybe("num_kv_shared_layers") or 0) if fields.get("use_double_wide_mlp") else 0
     if dense:
         parameters = matrices * hidden * _dense_width(fields, hidden)
-        groups.append(MlpLayers(layers=dense, dense_parameters=parameters))
+        if dense > wide:
+            groups.append(MlpLayers(layers=dense - wide, dense_parameters=parameters + extra))
+        if wide:
+            groups.append(MlpLayers(layers=wide, dense_parameters=2 * parameters + extra))
     if moe and experts:
         groups.append(_moe(fields, hidden, layers=moe, experts=experts, matrices=matrices))
     return tuple(groups)
+
+
+def _per_layer_input(fields: Fields, hidden: int) -> int:
+    """Gemma 4's small models: a gate and two projections of each layer's own token embedding."""
+    return 3 * hidden * (fields.maybe("hidden_size_per_layer_input") or 0)
 
 
 def _signs(fields: Fields) -> str | None:

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from sojourn.capacity.vision_records import VisionSpec
 from sojourn.interval import Sourced
 from sojourn.records import Record
 
@@ -80,8 +81,10 @@ class ModelSpec(Record):
     mlp: tuple[MlpLayers, ...]
     embedding_parameters: int
     head_parameters: int = Field(description="Of the output head; 0 when tied to the embedding.")
-    norm_parameters: int
-    vision_parameters: int = 0
+    norm_parameters: int = Field(description="Of norms, and of tables looked up in each layer.")
+    vision: VisionSpec | None = Field(None, description="The image encoder, where it has one.")
+    vision_parameters: int = Field(0, description="Of image and audio encoders and projectors.")
+    audio_tokens_per_s: float | None = Field(None, description="Tokens per second of sound.")
     mtp_parameters: int = Field(
         0, description="Of the multi-token-prediction layers; loaded for speculation only."
     )

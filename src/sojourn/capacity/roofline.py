@@ -18,6 +18,7 @@ from sojourn.capacity.roofline_constants import CONSTANTS, Constants
 from sojourn.capacity.roofline_links import all_reduce_s, hops_s
 from sojourn.capacity.roofline_matrices import blocks_s, distinct_experts, head_s, launched
 from sojourn.capacity.roofline_setting import MEAN_CONTEXT, Setting, parameter_bytes, setting_of
+from sojourn.capacity.roofline_spread import spread
 from sojourn.config import Deployment
 from sojourn.interval import Provenance
 
@@ -62,14 +63,21 @@ def step_model(
         prefill_s_per_token_context=attention.prefill_context_s(s),
         prefill_tokens=PROMPTS,
         prefill_base_s=tuple(prompt_s(s, tokens) for tokens in PROMPTS),
-        front_s=s.engine.front_s,
+        front_s=front_s(s, s.context),
         provenance=Provenance.CATALOGUE,
         source=f"roofline: {model.name} in {s.dtype} on {kinds}, {deployment.engine};"
         " measured kernel shapes, end-to-end constants fitted on public measurements",
         valid_batch=(0, BATCHES[-1]),
         valid_context=(0, model.max_model_len or 0),
+        spread=spread(model, s.family, BATCHES),
         to_narrow="Record request rows of this deployment: a fit to them replaces this estimate.",
     )
+
+
+def front_s(s: Setting, tokens: float) -> float:
+    """Front end of a call with a prompt of so many tokens, before it is queued. `step_model` gives
+    it for its mean context: a step model has one front for all calls."""
+    return s.engine.front_s + s.constants.front_token_s * tokens
 
 
 def _blocks_s(s: Setting, tokens: float) -> float:
@@ -140,16 +148,16 @@ def physical_floor_s(  # noqa: PLR0913  one argument each for what a step holds
     rows = batch + tokens
     moved = computed = 0.0
     for a in model.attention:
-        dtype = s.format(part="attention", layer=a)
+        dtype = s.format("attention")
         share = a.layers * a.parameters / s.tp
         moved += share * parameter_bytes(dtype)
         computed += 2 * rows * share / gpu.flops(dtype)
-        if a.window is None:
+        if attention.reach(a) is None:
             moved += attention.kv_bytes(s, a) * context_sum
             scores = a.score_decode * context_sum + a.score_prefill * token_context
             computed += 2 * a.layers * scores / s.tp / gpu.bf16_flops
     for m in model.mlp:
-        dense, routed = s.format(part="dense"), s.format(part="experts")
+        dense, routed = s.format("dense"), s.format("experts")
         best = max(gpu.flops(dense), gpu.bf16_flops)
         moved += m.layers * m.dense_parameters / s.tp * min(parameter_bytes(dense), 2)
         computed += 2 * rows * m.layers * m.dense_parameters / s.tp / best

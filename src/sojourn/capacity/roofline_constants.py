@@ -19,7 +19,9 @@ class Engine:
     than `launch_s` per block of a dense model (see `roofline_matrices.launched`). `front_s`: HTTP,
     tokenising and detokenising of a call. `kernels`:
     normalisations, rotations, activations and the like per layer (fewer where they are fused), in
-    `Family.small_s`.
+    `Family.small_s`. `reduce`: an all-reduce of a small message takes so many times
+    `Family.reduce_s` (fused ones less, ranks that wait for one another more). `routing_s`: gating
+    and sorting of a routed layer.
     """
 
     step_s: float
@@ -28,18 +30,20 @@ class Engine:
     launch_s: float
     front_s: float
     kernels: float = 5.0
+    reduce: float = 1.1
+    routing_s: float = 7e-6
     graphs: bool = True
 
 
 ENGINES: Final = {
-    "vllm 2023": Engine(6.5e-3, 3.7e-05, 0.0, 0.00022, 0.01, 5.9, graphs=False),
-    "vllm v0": Engine(0.00175, 1.2e-4, 0.0, 0.000205, 0.01, 9.0),
-    "vllm v1": Engine(0.00082, 4.0e-05, 0.0, 0.0002, 0.0087, 7.5),
-    "vllm async": Engine(0.00066, 1.2e-05, 0.7, 0.0002, 0.02, 3.6),
-    "sglang": Engine(0.001, 1.7e-05, 0.7, 0.00043, 0.01, 9.0),
-    "sglang old": Engine(0.002, 2.0e-05, 0.0, 0.0004, 0.01, 7.0),
-    "trtllm": Engine(0.00055, 6.9e-06, 0.7, 0.0002, 0.02, 2.6),
-    "trtllm c++": Engine(0.0007, 5.4e-06, 0.0, 0.0001, 0.005, 7.0),
+    "vllm 2023": Engine(0.0163, 2.9e-05, 0.0, 0.00015, 0.01, 6.1, 1.15, 7e-06, graphs=False),
+    "vllm v0": Engine(0.00118, 0.0001, 0.0, 0.00022, 0.01, 10.4, 1.57, 6.9e-06),
+    "vllm v1": Engine(0.00064, 4.8e-05, 0.0, 7.8e-05, 0.0077, 9.45, 1.33, 8.8e-06),
+    "vllm async": Engine(0.000516, 1.16e-05, 0.7, 7.9e-05, 0.0236, 2.89, 0.819, 7.0e-06),
+    "sglang": Engine(0.00091, 2.1e-05, 0.7, 0.00045, 0.018, 9.64, 1.21, 2.7e-05),
+    "sglang old": Engine(0.002, 2e-05, 0.0, 0.0004, 0.01, 8, 1.2, 1e-05),
+    "trtllm": Engine(0.000437, 6.0e-06, 0.7, 0.000123, 0.0212, 2.03, 0.516, 3.45e-06),
+    "trtllm c++": Engine(0.00078, 9e-06, 0.0, 0.0001, 0.005, 5.97, 1.23, 5e-06),
 }
 
 
@@ -50,30 +54,30 @@ class Constants:
     `memory`, `compute`: what is left of a kernel's share in a served model (clocks under power
     limits, cold caches). `experts_memory`, `experts_compute`: the same for grouped expert products,
     with padding and uneven routing. `launch`: of a kernel's own launch time, what is left where
-    the next one is fetched early, or more where ranks wait; `routing_s`: gating and sorting of a
-    routed layer.
+    the next one is fetched early, or more where ranks wait.
     `routing`: exponent on tokens in `distinct_experts`. `sampler_passes`: times that the logits
-    (fp32) are read or written. `link`: share of one direction of a link that a ring reaches.
-    `reduce`: all-reduces in a served model take so many times `Family.reduce_s` (ranks wait for
-    one another). `skew`: how much more than the mean the busiest rank has under expert
+    (fp32) are read or written. `link`: what is left of a link's measured share. `front_token_s`:
+    front end's time per prompt token (tokenising, copying). `quantise`:
+    share of `Kernel.input_bytes` left where quantising is fused with what comes before.
+    `skew`: how much more than the mean the busiest rank has under expert
     parallelism, in standard deviations. `state`: share of bandwidth on linear-attention states.
     """
 
-    memory: float = 0.97
-    compute: float = 0.85
-    kv: float = 0.92
-    experts_memory: float = 0.82
-    experts_compute: float = 0.9
-    prefill_attention: float = 0.91
-    launch: float = 0.97
-    routing_s: float = 7e-6
-    routing: float = 0.8
-    sampler_passes: float = 6.0
-    link: float = 0.28
-    reduce: float = 1.05
-    skew: float = 0.8
-    state: float = 0.6
-    linear_flops: float = 0.10
+    memory: float = 0.99
+    compute: float = 0.825
+    kv: float = 0.922
+    experts_memory: float = 0.872
+    experts_compute: float = 0.99
+    prefill_attention: float = 0.79
+    launch: float = 1.05
+    routing: float = 0.817
+    sampler_passes: float = 6.46
+    link: float = 0.587
+    skew: float = 1.03
+    state: float = 0.745
+    linear_flops: float = 0.0995
+    quantise: float = 0.727
+    front_token_s: float = 3.4e-6
     engines: dict[str, Engine] = field(default_factory=lambda: dict(ENGINES))
 
 
@@ -101,6 +105,12 @@ def engine_kind(engine: str) -> str:
             if version < below:
                 return kind
     return "vllm async"
+
+
+def is_older(engine: str, version: tuple[int, int]) -> bool:
+    """Whether an engine string names a version below this one."""
+    named = _version(engine)
+    return named is not None and named < version
 
 
 def _version(engine: str) -> tuple[int, int] | None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from sojourn.capacity.model_records import AttentionKind, AttentionLayers, MlpLayers
 from sojourn.capacity.roofline_families import Kernel
-from sojourn.capacity.roofline_links import exchange_s
+from sojourn.capacity.roofline_links import VALUE_BYTES, exchange_s
 from sojourn.capacity.roofline_setting import Setting, parameter_bytes
 
 PRODUCTS: Final = {
@@ -23,7 +23,7 @@ ELEMENT_BYTES: Final = 16
 ACTIVATION_BYTES: Final = 6
 """Moved per token and value of a feed-forward's width: gate and up in, product out."""
 LOGIT_BYTES: Final = 4
-ACTIVATION_SHARE: Final = 0.3
+ACTIVATION_SHARE: Final = 0.2
 """Of bandwidth, gathering and scattering rows of routed tokens; measured, as the kernels."""
 BLOCKS: Final = {
     AttentionKind.FULL: 1.0,
@@ -52,16 +52,24 @@ def distinct_experts(layer: MlpLayers, tokens: float, spread: float = 1.0) -> fl
 def product_s(
     s: Setting, kernel: Kernel, dtype: str, *, parameters: float, tokens: float, launches: float
 ) -> float:
-    """Kernels that multiply `tokens` tokens with `parameters` matrix entries of one GPU."""
-    width = 2 * parameters / s.model.hidden_size  # values in and out, all kernels of the layer
-    moved = parameters * parameter_bytes(dtype) + tokens * width
+    """Kernels that multiply `tokens` tokens with `parameters` matrix entries of one GPU.
+
+    A layer's products take the hidden state in and give it back whole, whatever the shards; what
+    lies between is sharded. Wrong when: a layer is not a pair of products (one third of its
+    parameters per hidden value is then not the width between them).
+    """
+    hidden = s.model.hidden_size
+    between = parameters / (3 * hidden)
+    written = tokens * (hidden + 2 * between) * VALUE_BYTES
+    moved = parameters * parameter_bytes(dtype) + written
     work = kernel.work_s(s.read_s(moved), s.compute_s(2 * tokens * parameters, dtype))
-    return launches * kernel.launch_s + work
+    taken = s.read_s(tokens * (hidden + between) * kernel.input_bytes)
+    return launches * kernel.launch_s + work + taken
 
 
 def attention_s(s: Setting, layer: AttentionLayers, tokens: float) -> float:
     """Projections of one attention layer."""
-    dtype = s.format(part="attention", layer=layer)
+    dtype = s.format("attention")
     return product_s(
         s, s.kernel(dtype), dtype, parameters=layer.parameters / s.tp, tokens=tokens,
         launches=PRODUCTS[layer.kind],
@@ -72,7 +80,7 @@ def feed_forward_s(s: Setting, layer: MlpLayers, tokens: float) -> float:
     """One feed-forward layer: its dense part, then its experts."""
     total = 0.0
     if layer.dense_parameters:
-        dtype = s.format(part="dense")
+        dtype = s.format("dense")
         router = layer.experts and layer.dense_parameters <= 2 * s.model.hidden_size * layer.experts
         total += product_s(
             s, s.kernel("bf16" if router else dtype), "bf16" if router else dtype,
@@ -80,7 +88,7 @@ def feed_forward_s(s: Setting, layer: MlpLayers, tokens: float) -> float:
             launches=1 if router else 2,
         )  # fmt: skip
     if layer.experts:
-        total += experts_s(s, layer, tokens) + s.constants.routing_s
+        total += experts_s(s, layer, tokens) + s.engine.routing_s
         total += exchange_s(s, tokens, layer.experts_per_token)
     return total
 
@@ -110,11 +118,12 @@ def experts_s(s: Setting, layer: MlpLayers, tokens: float) -> float:
         pairs = min(busiest(pairs / s.ranks, s.ranks, c.skew), pairs)
     else:
         own /= s.ranks
-    dtype = s.format(part="experts")
+    dtype = s.format("experts")
     kernel = s.kernel(dtype, experts=True)
-    activations = pairs * (2 * s.model.hidden_size + 3 * own / s.model.hidden_size / 3) * 2
+    rows = pairs + kernel.padding * seen
+    activations = pairs * (2 * s.model.hidden_size + own / s.model.hidden_size) * VALUE_BYTES
     work = kernel.work_s(
-        s.read_s(seen * own * parameter_bytes(dtype)), s.compute_s(2 * pairs * own, dtype)
+        s.read_s(seen * own * parameter_bytes(dtype)), s.compute_s(2 * rows * own, dtype)
     )
     return kernel.launch_s + work + s.read_s(activations) / ACTIVATION_SHARE
 

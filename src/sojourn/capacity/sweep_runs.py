@@ -11,6 +11,7 @@ import numpy.typing as npt
 import orjson
 
 from sojourn.capacity.flags import flag
+from sojourn.capacity.policies import Scheduler
 from sojourn.config import Config
 from sojourn.trace.arrays import Floats
 from sojourn.trace.tables import Tables
@@ -38,6 +39,7 @@ class SweepRun:
     `ttft_p50_s`, `tpot_mean_s`, `itl_mean_s`, `e2e_mean_s`, `output_tokens_per_s`,
     `requests_per_s`: seconds, and per second of the whole deployment. `skip`: first requests that
     do not count. `replicas`: equal engines behind the endpoint (data-parallel ranks count).
+    `scheduler`: None: first come, first served.
     """
 
     arrivals: str
@@ -54,6 +56,7 @@ class SweepRun:
     block_size: int = 16
     kv_blocks: int | None = None
     replicas: int = 1
+    scheduler: Scheduler | None = None
     label: str = field(default="", compare=False)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Verbs that say what is: ingest, profile, attribute, calibrate."""
+"""Verbs that say what is: ingest, profile, attribute."""
 
 from __future__ import annotations
 
@@ -102,35 +102,3 @@ def attribute(
         },
     )
     deliver(document, output=output, json=json, quiet=quiet)
-
-
-@app.command()
-def calibrate(
-    paths: Paths,
-    config: Configured = None,
-    format: Format = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write the fitted fleet as JSON.")
-    ] = None,
-    json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Fit the engine's step times and the stations from the telemetry."""
-    from sojourn import loop
-    from sojourn.interval import Excuse
-    from sojourn.report import compose, decisions
-
-    with telemetry(paths, config=config, quiet=quiet, format=format, output=output) as it:
-        built = loop.fleet(loop.look(it.tables, it.config))
-    if isinstance(built, Excuse):
-        document = compose.single("sojourn calibrate", [], verdict=(str(built), 4))
-    else:
-        if output is not None:
-            built.save(output)
-        document = compose.single(
-            "sojourn calibrate",
-            decisions.fleet(built),
-            verdict=decisions.fitted(built),
-            data={"fleet": built.model_dump(mode="json")},
-        )
-    deliver(document, output=None, json=json)

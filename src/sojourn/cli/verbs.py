@@ -2,9 +2,10 @@
 
 from sojourn.cli import starting  # isort: skip
 from sojourn.cli import seeing  # isort: skip
+from sojourn.cli import calibrate  # isort: skip
 from sojourn.cli import simulating  # isort: skip
 from sojourn.cli import capacity  # isort: skip
 from sojourn.cli import deciding  # isort: skip
 from sojourn.cli.app import app
 
-__all__ = ["app", "capacity", "deciding", "seeing", "simulating", "starting"]
+__all__ = ["app", "calibrate", "capacity", "deciding", "seeing", "simulating", "starting"]

@@ -17,6 +17,7 @@ times in a row, and the answer lowered until the queue does not grow from day to
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -28,7 +29,7 @@ from sojourn.plan.alone import alone, own_time
 from sojourn.plan.estimates import quantile
 from sojourn.plan.holding_records import Settled
 from sojourn.plan.load_runs import LoadRuns, onward
-from sojourn.plan.load_search import TOLERANCE, Bracket, capped, knees, over_seeds
+from sojourn.plan.load_search import NEARBY, TOLERANCE, Bracket, capped, knees, over_seeds
 from sojourn.plan.records import Holding
 from sojourn.plan.settling import first_decided, lowered, of_days
 from sojourn.plan.slo import Standing, judge, standings
@@ -42,6 +43,8 @@ MOST_SEEDS: Final = 8
 WORK: Final = 120_000
 """Requests simulated for further seeds beyond those of `analysis.replications`, about: a second."""
 RUNS_A_SEED: Final = 7
+SIDE_BY_SIDE: Final = 30_000
+"""Requests of a recording from which starting processes (a second or two) pays."""
 
 
 def holding(
@@ -72,12 +75,32 @@ def holding(
     if any(standing.surely_missed(confidence) for standing in by_itself.values()):
         return _at_no_load(runs, by_itself, own_time(fleet))
     runs.on_edge = edges_of(by_itself, confidence)
-    brackets = knees(runs.held, seeds, 1.0, runs.limits)
+    brackets = _brackets(runs, seeds)
     if brackets[0].open:
         if brackets[0].low == runs.limits.most:
             return _no_limit(runs.limits.most)
         return _at_no_load(runs, runs.standings(runs.limits.least, first), own_time(fleet))
     return _found(runs, brackets, seeds)
+
+
+def _brackets(runs: LoadRuns, seeds: Sequence[int]) -> list[Bracket]:
+    """The knee of each seed; those of a long recording side by side, over cores."""
+    first, *others = seeds
+    if not others or runs.stream.requests.num_rows < SIDE_BY_SIDE:
+        return knees(runs.held, seeds, 1.0, runs.limits)
+    found = knees(runs.held, [first], 1.0, runs.limits)
+    if found[0].open:
+        return found
+    from joblib import Parallel, delayed  # noqa: PLC0415  (processes only where they pay)
+
+    bare = replace(runs, progress=silent, judged={}, _days={})
+    runs.progress(f"simulating {len(others)} days like it, side by side", 0.4)
+    work = (delayed(_one)(bare, seed, found[0].low) for seed in others)
+    return [*found, *Parallel(n_jobs=-1)(work)]
+
+
+def _one(runs: LoadRuns, seed: int, start: float) -> Bracket:
+    return knees(runs.held, [seed], start, runs.limits, step=NEARBY)[0]
 
 
 def edges_of(by_itself: dict[str, Standing], confidence: float) -> frozenset[str]:

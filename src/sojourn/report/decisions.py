@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from sojourn.attribution.records import ALL
-from sojourn.capacity.records import Fleet
 from sojourn.interval import Excuse, Interval
 from sojourn.plan.records import NOT_CALLED_FOR, Outcome, Plan, Refused, Rung
 from sojourn.records import words
@@ -12,68 +11,13 @@ from sojourn.report.answers import places
 from sojourn.report.capacity_blocks import rate
 from sojourn.report.document import Block, Chart, Heading, TableBlock, Text
 from sojourn.report.pages import seconds
-from sojourn.units import format_seconds, format_share, format_usd
+from sojourn.units import format_share, format_usd
 from sojourn.verify.records import Acceptance, Figure, Finding
 
 
 def share(value: Interval | None) -> str:
     """A share with its range."""
     return "–" if value is None else value.format(format_share)
-
-
-def fleet(record: Fleet) -> list[Block]:
-    """The engine's step times and the stations, as fitted or taken from the catalogue."""
-    step = record.engine.step
-    steps = tuple(
-        (str(batch), format_seconds(base), f"{slope * 1e6:.4g} µs")
-        for batch, base, slope in zip(
-            step.batches, step.base_s, step.slope_s_per_token, strict=True
-        )
-    )
-    stations = tuple(
-        (
-            item.name,
-            item.stage,
-            "no limit" if item.servers is None else str(item.servers),
-            f"{format_seconds(item.service_s.p50)} / {format_seconds(item.service_s.p99)}",
-            item.provenance.value,
-            item.note,
-        )
-        for item in record.stations.values()
-    )
-    return [
-        TableBlock(
-            caption=f"Decode step by batch ({step.provenance.value}: {step.source})",
-            columns=("batch", "step", "per 1 context token"),
-            rows=steps,
-            align="rrr",
-        ),
-        Text(
-            text=(
-                f"Prefill {step.prefill_s_per_token * 1e6:.4g} µs per token, host"
-                f" {format_seconds(step.front_s)} per call; seen with batches"
-                f" {step.valid_batch[0]} to {step.valid_batch[1]} and contexts"
-                f" {step.valid_context[0]} to {step.valid_context[1]}."
-            )
-        ),
-        TableBlock(
-            caption="Stations (time of work, without waiting, P50 / P99)",
-            columns=("station", "stage", "servers", "service", "source", "note"),
-            rows=stations,
-            align="llrrll",
-        ),
-    ]
-
-
-def fitted(record: Fleet) -> tuple[str, int]:
-    """How good the fit is, in a sentence, and the exit code."""
-    step = record.engine.step
-    error = (
-        ""
-        if step.held_out_error is None
-        else (f", {format_share(step.held_out_error)} median error on calls kept out of the fit")
-    )
-    return f"Step times {step.provenance.value}{error}; {len(record.stations)} stations.", 0
 
 
 def attainment(outcome: Outcome) -> TableBlock:

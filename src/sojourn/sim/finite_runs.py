@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from sojourn.capacity.policies import Client
+from sojourn.capacity.policies import Client, Router, RouterPolicy, Scheduler
 from sojourn.capacity.records import EngineModel, Fleet, StepModel
 from sojourn.capacity.step_turning import table
 from sojourn.capacity.sweep_runs import Arrivals, Ints, SweepRun
@@ -184,6 +184,8 @@ def _fleet(run: SweepRun) -> Fleet:
             max_num_batched_tokens=max(run.max_num_batched_tokens, run.max_num_seqs),
             block_size=run.block_size,
             kv_blocks=run.kv_blocks or PLENTY,
+            scheduler=run.scheduler or Scheduler(),
+            router=Router(policy=RouterPolicy.LEAST_LOADED),
         ),
         client=Client(
             closed_loop=run.concurrency if closed else None,

@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from sojourn.capacity.extrapolation import extended
 from sojourn.capacity.records import StepModel
 from sojourn.capacity.step_turning import Turns, refined, turned
 from sojourn.capacity.sweep_runs import SweepRun
@@ -20,7 +21,7 @@ from sojourn.errors import UsageError
 from sojourn.interval import Excuse
 from sojourn.sim.finite_runs import FiniteRun
 from sojourn.sim.simulate import DEFAULT
-from sojourn.sim.sweep_start import guess, knots_of, with_front
+from sojourn.sim.sweep_start import guess, knots_of, told_by_themselves, with_front
 from sojourn.sim.sweep_telling import Posterior, told_model
 from sojourn.trace.arrays import Floats
 
@@ -42,7 +43,7 @@ OTHERS: Final = ("context", "prefill", "front", "jitter")
 """What is turned beside the base, in the order of `Turns`; the last only where tails are told."""
 LOOSE: Final = 3.0
 """Times as far where no hardware is named and the start is a guess from the runs themselves."""
-SMOOTH: Final = 0.3
+SMOOTH: Final = 0.5
 """Standard deviation of the difference between a segment's log factor and the one before."""
 HUBER: Final = 2.0
 """Residuals beyond so many standard deviations count linearly: a run that went wrong."""
@@ -59,7 +60,7 @@ GOOD: Final = 0.5
 derivatives."""
 NOT_TOLD: Final = float(np.log(10.0))
 """Residual of a figure that a replay does not give: no request of it ended."""
-MOST_RUNS: Final = 40
+MOST_RUNS: Final = 24
 LONGEST_MOVE: Final = 1.0
 FARTHEST: Final = 2.5
 """A logarithm of a factor beyond this is not searched."""
@@ -84,13 +85,14 @@ def fit_sweep(
 ) -> StepModel | Excuse:
     """The step model whose replays give the runs' figures, or why none can be had.
 
-    `start`: the hardware's step times, from which the fit departs no farther than the runs ask;
-    None: a guess from the runs, which then are all there is. Turned are `Turns`: the base at some
+    `start`: the hardware's step times, None where it is not known. Turned are `Turns`: the base at some
     batches, contexts, prompts, front end. Least squares on log(replayed / measured) over `NOISE`,
     robust after Huber, with normal priors `PRIOR` on the factors and `SMOOTH` between knots: the
     mode of the posterior, by Gauss-Newton with Broyden's updates. `held_out_error` is the median
     absolute relative error of decode figures (E2E where there are none) of runs left out in turn,
-    by the linearised solution; `spread` is the posterior's with the scatter of runs left out.
+    by the linearised solution. Runs enough to tell the shape (`told_by_themselves`) start at
+    their own guess, and the hardware's shape holds beyond the batches seen; fewer start at the
+    hardware.
     Source: Broyden 1965; leave-one-out by the hat matrix, Allen 1974 (PRESS).
     Wrong when: the runs are of different deployments, or the engine does what the simulator does
     not (speculation, a saturated client).
@@ -107,15 +109,25 @@ def fit_sweep(
         replays = [FiniteRun(run, seed=seed, engine=engine) for run in usable]
     except UsageError as error:
         return Excuse(reason=f"A run cannot be replayed: {error}", collect=("the runs' settings",))
-    named = start is not None
-    first = start if start is not None else guess(usable)
-    if isinstance(first, Excuse):
-        return first
-    top = max(run.max_num_seqs for run in usable)
-    first = with_front(refined(first, knots_of(usable), top), usable)
-    search = _Search(replays, usable, first, named=named)
-    found = search.solve()
-    return told_model(found, usable, replays)
+    free = start is None or told_by_themselves(usable)
+    first = guess(usable) if free else start
+    if isinstance(first, Excuse) or first is None:
+        first, free = start, False
+    if first is None:
+        return guess(usable)
+    found = told_model(_search(replays, first, named=not free).solve(), usable, replays)
+    if start is None or not free:
+        return found
+    context = float(np.mean([np.mean(run.inputs) + np.mean(run.outputs) / 2 for run in usable]))
+    most = max(run.max_num_seqs for run in usable)
+    return extended(found, start, context=context, upto=most)
+
+
+def _search(replays: list[FiniteRun], start: StepModel, *, named: bool) -> _Search:
+    runs = [replay.run for replay in replays]
+    top = max(run.max_num_seqs for run in runs)
+    first = with_front(refined(start, knots_of(runs), top), runs)
+    return _Search(replays, runs, first, named=named)
 
 
 def _thinned(runs: list[SweepRun]) -> list[SweepRun]:

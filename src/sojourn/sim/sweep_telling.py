@@ -25,6 +25,7 @@ USUAL: Final = 4.0
 that counts for."""
 FARTHEST: Final = 1.5
 """A range is told up to this logarithm only; beyond it the fit says nothing."""
+OUTLIER: Final = 4.0
 DECODE: Final = ("itl_mean_s", "tpot_mean_s", "tpot_p50_s")
 WHOLE: Final = ("e2e_mean_s", "e2e_p50_s", "output_tokens_per_s")
 FIRST: Final = ("ttft_mean_s", "ttft_p50_s")
@@ -55,6 +56,12 @@ class Posterior:
             block = np.eye(int(own.sum())) - hat[np.ix_(own, own)]
             found[own] = np.linalg.solve(block + 1e-9 * np.eye(len(block)), scaled[own])
         return np.asarray(np.clip(found / self.weight, -FARTHEST, FARTHEST), dtype=np.float64)
+
+    def missed(self) -> float:
+        """Root mean square of the errors of runs left out, in units of their noise; each at most
+        `OUTLIER`, so that one run that went wrong decides nothing."""
+        size = np.abs(self.left_out()) * self.weight
+        return float(np.sqrt(np.mean(np.minimum(size, OUTLIER) ** 2)))
 
     def scatter(self, kinds: tuple[tuple[str, ...], ...], usual: float) -> tuple[float, float]:
         """Standard deviation of the logarithm of one run's figures (of the first of `kinds` there
