@@ -148,9 +148,11 @@ def test_shared_kernels_are_the_fastest_attention_is_its_own() -> None:
 
 
 def test_experts_of_an_old_engine_are_its_own() -> None:
-    own, other = Fixed(moe=3.0, qkv_gemm=2.0), Fixed(moe=1.0, qkv_gemm=1.0)
+    own, other = Fixed(moe=1.5, qkv_gemm=2.0), Fixed(moe=1.0, qkv_gemm=1.0)
     told = [op.s for op in Fastest(own, [other], experts=False).decode(1, 1)]
-    assert told == [3.0, 1.0]
+    assert told == [1.5, 1.0]
+    faulty = Fixed(moe=2.5, qkv_gemm=2.0)
+    assert Fastest(faulty, [other], experts=False).decode(1, 1)[0].s == 1.0
 
 
 def test_engines_without_tables_do_not_count() -> None:

@@ -22,6 +22,7 @@ PACKAGE: Final = "aiconfigurator-core"
 MODULE: Final = "aiconfigurator_core"
 VERSION: Final = "0.12.0"
 """The version the guards and the host terms were checked with."""
+FAULTY: Final = 2.0
 INSTALL: Final = "pip install 'sojourn[silicon]'"
 
 
@@ -112,7 +113,8 @@ class Fastest:
 
     Some were measured with the launch in (0.06 ms for a product that takes 0.01 beside it), and
     engines take over each other's kernels within months (those of routed experts later: `experts`
-    says whether). Attention stays the engine's own.
+    says whether; own ones over `FAULTY` times as slow are faults all the same). Attention stays the
+    engine's own.
     """
 
     def __init__(self, own: StepTables, others: Sequence[StepTables], *, experts: bool) -> None:
@@ -137,8 +139,11 @@ class Fastest:
         ops = self._own.mixed(tokens, batch, context)
         return self._best(ops, ("mixed", tokens, batch), lambda t: t.mixed(tokens, batch, context))
 
-    def _shared(self, name: str) -> bool:
-        return "gemm" in name or is_reduce(name) or (self._experts and "moe" in name)
+    def _taken(self, op: Op, least: float) -> float:
+        """The time of an operator whose fastest measured kernel takes `least`."""
+        if is_reduce(op.name) or "gemm" in op.name or self._experts or op.s > FAULTY * least:
+            return min(op.s, least)
+        return op.s
 
     def _best(
         self, ops: list[Op], key: tuple[str, int, int], ask: Callable[[StepTables], list[Op]]
@@ -148,11 +153,13 @@ class Fastest:
             least: dict[str, float] = {}
             for tables in self._others:
                 for op in _told(ask, tables):
-                    if self._shared(op.name):
+                    if is_reduce(op.name) or "gemm" in op.name or "moe" in op.name:
                         least[op.name] = min(op.s, least.get(op.name, math.inf))
             self._least[key] = least
         least = self._least[key]
-        return [replace(op, s=min(op.s, least[op.name])) if op.name in least else op for op in ops]
+        return [
+            replace(op, s=self._taken(op, least[op.name])) if op.name in least else op for op in ops
+        ]
 
 
 def _told(ask: Callable[[StepTables], list[Op]], tables: StepTables) -> list[Op]:
