@@ -47,7 +47,7 @@ SMOOTH: Final = 0.5
 """Standard deviation of the difference between a segment's log factor and the one before."""
 HUBER: Final = 2.0
 """Residuals beyond so many standard deviations count linearly: a run that went wrong."""
-STEP: Final = 0.04
+STEP: Final = 0.08
 ROUNDS: Final = 20
 SETTLED: Final = 0.2
 NEARLY: Final = 0.005
@@ -85,14 +85,14 @@ def fit_sweep(
 ) -> StepModel | Excuse:
     """The step model whose replays give the runs' figures, or why none can be had.
 
-    `start`: the hardware's step times, None where it is not known. Turned are `Turns`: the base at some
-    batches, contexts, prompts, front end. Least squares on log(replayed / measured) over `NOISE`,
-    robust after Huber, with normal priors `PRIOR` on the factors and `SMOOTH` between knots: the
-    mode of the posterior, by Gauss-Newton with Broyden's updates. `held_out_error` is the median
-    absolute relative error of decode figures (E2E where there are none) of runs left out in turn,
-    by the linearised solution. Runs enough to tell the shape (`told_by_themselves`) start at
-    their own guess, and the hardware's shape holds beyond the batches seen; fewer start at the
-    hardware.
+    `start`: the hardware's step times, None where it is not known. Turned are `Turns`: a step
+    without decodes, what sequences add by segments of the batch, contexts, prompts, front end.
+    Least squares on log(replayed / measured) over `NOISE`, robust after Huber, with normal priors
+    `PRIOR` on the factors and `SMOOTH` between segments: the mode of the posterior, by Gauss-Newton
+    with Broyden's updates. `held_out_error` is the median absolute relative error of decode
+    figures (E2E where there are none) of runs left out in turn, by the linearised solution.
+    Runs enough to tell the shape (`told_by_themselves`) start at their own guess, and the
+    hardware's shape holds beyond the batches seen; fewer start at the hardware.
     Source: Broyden 1965; leave-one-out by the hat matrix, Allen 1974 (PRESS).
     Wrong when: the runs are of different deployments, or the engine does what the simulator does
     not (speculation, a saturated client).
