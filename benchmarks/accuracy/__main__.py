@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from . import page, sets, sources
-from .running import run
+from .running import FITTED, HELD_OUT, run
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 MEASURED: Final = ROOT.parent / "shared" / "data" / "ground_truth"
 PAGE: Final = ROOT / "docs" / "reference" / "accuracy.md"
-SOURCES: Final = ("silicon", "roofline")
+SOURCES: Final = ("fitted", "silicon", "roofline", HELD_OUT)
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
@@ -48,12 +48,12 @@ def main(arguments: list[str] | None = None) -> int:
     loaded = sets.load(root, given.only)
     chosen, absent = [], {}
     for source in given.source or SOURCES:
-        reason = sources.absent(source)
+        reason = None if source in (FITTED, HELD_OUT) else sources.absent(source)
         if reason is None:
             chosen.append(source)
         else:
             absent[source] = reason
-    outcomes = run(loaded, chosen, jobs=given.jobs, progress=progress)
+    outcomes = run(loaded, chosen, jobs=given.jobs, progress=progress, root=root)
     report = page.Report(loaded, outcomes, absent)
     print(report.console())
     if given.json:

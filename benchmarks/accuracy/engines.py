@@ -19,10 +19,11 @@ from sojourn.capacity.records import EngineModel, StepModel
 from sojourn.config import Deployment
 from sojourn.errors import SojournError
 
-from .rows import Arrivals, Row
+from .rows import Arrivals, Floats, Row
 
 PLENTY: Final = 4_000_000
 """KV tokens where neither the row nor the memory account tells them."""
+MIXED_CHUNK: Final = "--enable-mixed-chunk"
 LEAST_BLOCKS: Final = 2
 MOST_OF_MEMORY: Final = 0.97
 RESERVING: Final = ("trtllm", "tensorrt")
@@ -73,6 +74,8 @@ def order_of(deployment: Deployment) -> tuple[Order, str | None]:
     """Whose turn it is, and what the simulator's order leaves out."""
     name, version = engine_name(deployment)
     if name == "sglang":
+        if MIXED_CHUNK in (deployment.launch or ""):
+            return Order.FCFS, "SGLang with mixed chunks: as vLLM's mixed steps"
         return Order.PREFILL_FIRST, None
     if name == "vllm" and version and version < V1:
         return Order.PREFILL_FIRST, "vLLM V0: prompts first, never mixed with decodes"
@@ -87,7 +90,8 @@ def settings(row: Row, model: ModelSpec, gpu: Gpu) -> Settings:
     order, said = order_of(deployment)
     notes = [said] if said else []
     depth = deployment.pipeline_parallel
-    tokens, note = kv_tokens(model, gpu, deployment)
+    lengths = (row.load.inputs.astype(np.float64), row.load.outputs.astype(np.float64))
+    tokens, note = kv_tokens(model, gpu, deployment, lengths)
     if note:
         notes.append(note)
     slots = max(1, deployment.max_num_seqs // depth)
@@ -111,18 +115,23 @@ def settings(row: Row, model: ModelSpec, gpu: Gpu) -> Settings:
     )
 
 
-def kv_tokens(model: ModelSpec, gpu: Gpu, deployment: Deployment) -> tuple[int, str | None]:
-    """KV tokens of one rank, and a note where they are not the engine's own."""
+def kv_tokens(
+    model: ModelSpec, gpu: Gpu, deployment: Deployment, lengths: tuple[Floats, Floats]
+) -> tuple[int, str | None]:
+    """KV tokens of one rank (with windows or states: tokens of context that fit at these input and
+    output lengths), and a note where they are not the engine's own."""
     if deployment.kv_blocks is not None:
         return deployment.kv_blocks * deployment.block_size, None
     try:
-        tokens = memory(model, gpu, deployment).kv_tokens
+        tokens = memory(model, gpu, deployment, lengths=lengths).kv_tokens
     except SojournError:
-        return _tight(model, gpu, deployment)
+        return _tight(model, gpu, deployment, lengths)
     return (tokens, None) if tokens else (PLENTY, "no KV cache by the model's layout")
 
 
-def _tight(model: ModelSpec, gpu: Gpu, deployment: Deployment) -> tuple[int, str]:
+def _tight(
+    model: ModelSpec, gpu: Gpu, deployment: Deployment, lengths: tuple[Floats, Floats]
+) -> tuple[int, str]:
     """KV tokens where the memory account says that the engine would not start, yet it did.
 
     It had hardly any room, so what the account reserves for activations is taken as small.
@@ -131,7 +140,7 @@ def _tight(model: ModelSpec, gpu: Gpu, deployment: Deployment) -> tuple[int, str
     for share in (deployment.gpu_memory_utilization, MOST_OF_MEMORY):
         told = deployment.model_copy(update={**small, "gpu_memory_utilization": share})
         try:
-            return memory(model, gpu, told).kv_tokens, (
+            return memory(model, gpu, told, lengths=lengths).kv_tokens, (
                 "by the memory account it does not fit, yet it ran: small activations assumed"
             )
         except SojournError:

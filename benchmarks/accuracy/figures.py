@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from measured.runs import Run
 
 from sojourn.capacity.policies import Order
 from sojourn.capacity.records import EngineModel
@@ -84,6 +85,25 @@ def figures(
     if prefill > 0:
         computed = float((calls.prompt - calls.cached)[counted].sum())
         found["prefill_tokens_per_s"] = computed / prefill
+    return found
+
+
+def figures_of(run: Run) -> dict[str, float]:
+    """Figures of recorded calls, as `figures` tells those of simulated ones."""
+    steps = run.output - 1
+    decode = run.e2e - run.ttft
+    found = {
+        "itl_mean_s": float(decode.sum() / max(steps.sum(), 1.0)),
+        "output_tokens_per_s": float(run.output.sum() / (run.end.max() - run.arrival.min())),
+        "requests_per_s": float(len(run) / (run.end.max() - run.arrival.min())),
+    }
+    many = steps > 0
+    parts = {"ttft": run.ttft, "e2e": run.e2e, "tpot": decode[many] / steps[many]}
+    for what, values in parts.items():
+        if len(values):
+            found[f"{what}_mean_s"] = float(values.mean())
+            for name, q in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
+                found[f"{what}_{name}_s"] = float(np.quantile(values, q))
     return found
 
 

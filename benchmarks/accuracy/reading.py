@@ -156,6 +156,19 @@ def same(count: int, tokens: float) -> Ints:
     return np.full(count, max(1, round(tokens)), dtype=np.int64)
 
 
+def ended_early(count: int, mean: float, limit: int) -> Ints:
+    """Lengths of `count` answers with a limit and this mean: most write their limit, the others
+    end anywhere before it. (So has it the one such run whose lengths are told: its median is the
+    limit, its mean a fifth below; BLIS, Llama-2-7B.) Answers of one length would end in step with
+    each other, which real ones do not."""
+    full = min(1.0, max(0.0, 2 * mean / limit - 1))
+    lengths = np.full(count, limit, dtype=np.int64)
+    rng = np.random.default_rng(0)
+    early = rng.permutation(count) >= round(full * count)
+    lengths[early] = rng.integers(1, max(limit, 2), size=count)[early]
+    return lengths
+
+
 def power_of_two_for(need: float, each: float) -> int:
     """Fewest accelerators, a power of two, that hold `need` with `each`."""
     return 1 << max(0, math.ceil(math.log2(max(need / each, 1e-9))))

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from measured.runs import Run
 
 from sojourn.config import Deployment
 
@@ -90,6 +91,8 @@ class Row:
     """Figures that this row can test (a cached prompt does not test prefill); empty: all."""
     server: str = ""
     """Rows with one value ran on one server: the unit of a fit from other runs. Empty: none."""
+    recorded: Run | None = None
+    """The run request by request, where the set tells it."""
 
     @property
     def group(self) -> str:

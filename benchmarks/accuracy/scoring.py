@@ -121,8 +121,12 @@ def errors(row: Row, source: str, told: Predicted) -> list[Error]:
 
 def group_of(row: Row) -> str:
     """Model, dtype and card by the names of the catalogue: a model has many names."""
-    model, gpu = _name(row.model, catalogue.model), _name(row.gpu, catalogue.gpu)
-    return f"{model}|{row.deployment.weight_dtype}|{gpu}"
+    return group_name(row.model, row.deployment.weight_dtype, row.gpu)
+
+
+def group_name(model: str, dtype: str, gpu: str) -> str:
+    """The name of a group."""
+    return f"{_name(model, catalogue.model)}|{dtype}|{_name(gpu, catalogue.gpu)}"
 
 
 def _name(name: str, known: Callable[[str], ModelSpec | Gpu]) -> str:
@@ -196,6 +200,9 @@ BARS: Final = (
     Bar("roofline", "ITL", 0.12),
     Bar("roofline", "TTFT", 0.25),
     Bar("roofline", "E2E mean", 0.12),
+    Bar("roofline held out", "ITL", 0.12),
+    Bar("roofline held out", "TTFT", 0.25),
+    Bar("roofline held out", "E2E mean", 0.12),
     Bar("memory", "KV tokens", 0.03),
 )
 COVERAGE: Final = (0.75, 0.85)

@@ -6,11 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from sojourn.config import Deployment
 
-from .reading import MS, Cells, card, dtype_of_name, measured, number, opened, same, whole
+from .reading import (
+    MS,
+    Cells,
+    card,
+    dtype_of_name,
+    ended_early,
+    measured,
+    number,
+    opened,
+    same,
+    whole,
+)
 from .rows import NOT_PREFILL, Arrivals, Ints, Load, Loaded, Row
 
 BLIS_FIGURES: Final = {
@@ -78,21 +87,14 @@ def _blis_row(row: Cells, gpu: str, rate: float, blocks: Mapping[tuple[str, int]
 
 
 def _outputs(row: Cells, count: int, nominal: int) -> tuple[Ints, str]:
-    """Tokens written by each request.
-
-    Some answers end before their limit: the mean is what whole time, first token and gap tell.
-    The rest of them write their limit, as the one run of which lengths are told has it (its
-    median is the limit, its mean a fifth below).
-    """
+    """Tokens written by each request: their mean is what whole time, first token and gap tell."""
     names = ("e2e_mean", "ttft_mean", "itl_mean")
     whole_time, first, gap = (number(row, name) or 0.0 for name in names)
     mean = (whole_time - first) / gap + 1 if gap > 0 else float(nominal)
-    full = min(1.0, max(0.0, 2 * mean / nominal - 1))
-    lengths = np.full(count, nominal, dtype=np.int64)
-    rng = np.random.default_rng(0)
-    early = rng.permutation(count) >= round(full * count)
-    lengths[early] = np.maximum(rng.integers(1, nominal, size=count)[early], 1)
-    return lengths, "mean output from (E2E - TTFT) / ITL: some answers end before their limit"
+    return (
+        ended_early(count, mean, nominal),
+        "mean output from (E2E - TTFT) / ITL: some answers end before their limit",
+    )
 
 
 def _blis_blocks(root: Path) -> dict[tuple[str, int], int]:

@@ -30,6 +30,8 @@ from .sets_closed_reading import (
 
 CONTEXTS: Final = (1024, 65_536)
 """Where a published line ITL = intercept + slope x context is read off, tokens."""
+PROXIED: Final = 4096
+"""Tokens from which a prompt takes longer than the hops through a proxy (about 25 ms) do."""
 TOKENS: Final = 128
 """Tokens written where only a latency per token is told."""
 
@@ -154,6 +156,8 @@ def _long_loop(record: Record) -> list[Row]:
 def _moved(record: Record) -> list[Row]:
     """Prompt and decode in pools of their own, one request: TTFT less the transfer is a prompt."""
     tokens = int(_note_number(record, r"(\d+) tokens"))
+    if tokens < PROXIED:
+        raise LeftOut("the proxy before two pools weighs more than the prompt")
     moved = _note_number(record, r"transfer ([\d.]+) ms")
     ttft = (record.positive("value") - moved) / 1e3
     return [_row(record, _alone(tokens), {"ttft_mean_s": ttft}, "KV transfer taken off")]

@@ -183,6 +183,37 @@ def weight_dtype(model: str, *told: str) -> str:
     return "bf16"
 
 
+PEAK_SHARE: Final = 0.6
+"""Prompt FLOPs over the card's peak: what is above was not computed but found in a cache."""
+
+
+def prompt_flops(row: Row, tokens: float) -> float | None:
+    """FLOPs of so many prompt tokens over the peak of the row's cards, s: 2 x active parameters x
+    tokens, without attention. None where the catalogue has not the model or the card."""
+    try:
+        model, gpu = catalogue.model(row.model), catalogue.gpu(row.gpu)
+    except SojournError:
+        return None
+    told = row.deployment
+    cards = told.tensor_parallel * told.pipeline_parallel * told.data_parallel * told.replicas
+    peak = cards * gpu.flops(told.weight_dtype)
+    return 2 * model.active_block_parameters * tokens / peak
+
+
+def burst_floor_s(row: Row, prompts: Ints) -> float | None:
+    """Nine tenths of what these prompts take at 60% of the peak, s."""
+    whole = prompt_flops(row, float(prompts.sum()))
+    return None if whole is None else 0.9 * whole / PEAK_SHARE
+
+
+def expert_layers(model: str) -> bool:
+    """Whether the catalogue knows the model for one with routed experts."""
+    try:
+        return any(layer.experts for layer in catalogue.model(model).mlp)
+    except SojournError:
+        return False
+
+
 def same(value: int, count: int) -> Ints:
     """`count` requests of one length."""
     return np.full(count, value, dtype=np.int64)

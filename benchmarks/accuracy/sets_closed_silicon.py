@@ -7,7 +7,7 @@ here); no prefix cache; vLLM with `max-num-batched-tokens` 8192 and `max-num-seq
 clients on Hopper, 512 on Blackwell; TensorRT-LLM with 16,384 tokens a step (20,000 for gpt-oss)
 and an fp8 KV cache.
 The other rows were launched by aiconfigurator's own generator (`src/aiconfigurator/generator`):
-fixed lengths, 2 requests a client to warm up, a token budget of batch + prompt + 1,500, and no cut
+fixed lengths, 2 requests a client to warm up, a token budget of batch + prompt + 500, and no cut
 prompts under TensorRT-LLM; SGLang mixes prompts with decodes from some version on (0.5.6 does by
 its figures, 0.5.1 not). Its bench has sent 10, later 50 requests a client: 10 fits these rows.
 Whether a figure is a mean is not said; InferenceX rows of H100 bear it out (TTFT within 5%).
@@ -16,18 +16,15 @@ Whether a figure is a mean is not said; InferenceX rows of H100 bear it out (TTF
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 import numpy as np
 
-from sojourn.capacity import catalogue
 from sojourn.config import Deployment
-from sojourn.errors import SojournError
 
 from .rows import Arrivals, Ints, Load, Loaded, Row
+from .sets_closed_checks import Run, cached, fallen, held_back, one_slot_less, unhurried
 from .sets_closed_reading import (
     LeftOut,
     Record,
@@ -48,18 +45,16 @@ RANGE_RATIO: Final = 0.8
 NODE: Final = 8
 """GPUs of one server; an InferenceX row of one engine on more counts something twice."""
 REPEATS_AGREE: Final = 1.25
-FALLS: Final = 0.7
-"""A TPOT this far below that of fewer clients of the same server is not of the same run."""
 BLACKWELL: Final = ("B200", "B300", "GB200", "GB300")
-PEAK_SHARE: Final = 0.6
-"""Prompt FLOPs over the card's peak; what is above was not computed but found in a cache."""
-WAITS: Final = (0.7, 1.3)
-"""Requests that always wait, by Little's law, where one batch slot was missing."""
-FEW: Final = 32
-"""Clients up to which the initial burst does not hide that."""
+HELD: Final = "prompts are held back up to 20 steps (batch_wait_timeout_iters): TTFT not scored"
 GENERATED_MIXED: Final = (0, 5, 6)
 """SGLang from this version on ran with --enable-mixed-chunk where the generator launched it."""
+ROOM: Final = 500
+"""Tokens of a step beyond batch and prompt. The generator has had 500 and 1,500; with 1,500 two
+prompts of 1,024 tokens share a step, and told TTFT of those rows is half too long."""
 MIXED: Final = "python -m sglang.launch_server --model-path {} --tp {} --enable-mixed-chunk"
+
+
 Layout = tuple[int, int, int, bool]
 """TP, PP, attention DP, whether experts are spread."""
 
@@ -67,27 +62,32 @@ Layout = tuple[int, int, int, bool]
 def silicon(folder: Path) -> Loaded:
     """Every row of one engine (prompts and decodes in one pool)."""
     loaded = Loaded()
-    seen: set[tuple[object, ...]] = set()
+    runs: dict[tuple[object, ...], Run] = {}
 
     def build(record: Record) -> list[Row]:
         row = _row(record)
-        key = (row.model, row.server, len(row.load.inputs), int(row.load.inputs.max()),
-               int(row.load.outputs.max()), *row.measured.items())  # fmt: skip
-        if key in seen:
+        run = Run(row, record.count("isl"), record.count("osl"))
+        figures = [(name, round(value * 1e3, 2)) for name, value in row.measured.items()]
+        key = (row.model, row.gpu, row.load.concurrency, *run[1:], *figures)
+        if key in runs:
             raise LeftOut("the same figures as another row")
-        seen.add(key)
-        return [row]
+        runs[key] = run
+        return []
 
-    collect(records(folder / FILE, loaded), build, loaded)
+    # InferenceX rows first: copies of them, in hundredths of a ms, lack its flag.
+    lines = sorted(records(folder / FILE, loaded), key=lambda r: not r.flag("is_inferencex"))
+    collect(lines, build, loaded)
+    left = list(runs.values())
     for reason, bad in (
-        ("TPOT under 70% of that with fewer clients of the same server", _fallen(loaded.rows)),
-        ("prompts faster than the card computes: a prefix cache served them", _cached(loaded.rows)),
+        ("TPOT under 70% of that with fewer clients of the same server", fallen(left)),
+        ("prompts faster than the card computes: a prefix cache served them", cached(left)),
+        ("the client kept to 100 connections, far fewer than its clients", held_back(left)),
     ):
-        kept = [row for row in loaded.rows if id(row) not in bad]
-        if len(kept) < len(loaded.rows):
-            loaded.skip(reason, len(loaded.rows) - len(kept))
-        loaded.rows = kept
-    loaded.rows = _one_slot_less(loaded.rows)
+        kept = [run for run in left if id(run.row) not in bad]
+        if len(kept) < len(left):
+            loaded.skip(reason, len(left) - len(kept))
+        left = kept
+    loaded.rows = one_slot_less(unhurried(left))
     return loaded
 
 
@@ -98,12 +98,13 @@ def _row(record: Record) -> Row:
     model, gpu = model_name(record.text("model_path")), gpu_name(record.text("system"))
     clients = record.count("concurrency")
     layout = layout_of(record, inferencex=inferencex)
-    replicas = _replicas(record, clients, layout[2])
+    replicas = 1 if inferencex else _replicas(record, clients, layout[2])
     dtype = weight_dtype(
         record.text("model_path"),
         record.text("precision"), record.text("moe_quant_mode"), record.text("gemm_quant_mode"),
     )  # fmt: skip
     inputs, outputs = lengths(record, clients, inferencex=inferencex)
+    held = inferencex and _holds_prompts_back(record)
     notes = _notes(record, inferencex=inferencex)
     deployment = Deployment(
         tensor_parallel=layout[0],
@@ -128,8 +129,22 @@ def _row(record: Record) -> Row:
         deployment=deployment,
         load=Load(Arrivals.CLOSED, inputs, outputs, concurrency=clients),
         measured=_measured(record),
-        notes=notes,
+        notes=(*notes, *([HELD] if held else [])),
+        scored=("tpot_mean_s",) if held else (),
         server="|".join(str(part) for part in server),
+    )
+
+
+def _holds_prompts_back(record: Record) -> bool:
+    """Whether the launch script had prompts wait up to 20 steps for others (Llama under
+    TensorRT-LLM, 1k in and out, fewer than 8 GPUs): TTFT is 20 TPOT longer than that of the same
+    prompts with longer answers, and the simulator has no such rule."""
+    lengths_told = record.text("isl"), record.text("osl")
+    return (
+        record.text("backend") == "trtllm"
+        and "llama" in record.text("model_path").casefold()
+        and lengths_told == ("1024", "1024")
+        and record.count("tp_size") < NODE
     )
 
 
@@ -219,9 +234,10 @@ def _kv_dtype(backend: str, gpu: str, dtype: str, *, inferencex: bool) -> str:
 
 def _slots(record: Record, backend: str, gpu: str, *, inferencex: bool) -> int:
     """Batch slots of one rank."""
-    batch = int(record.number("batch_size") or record.count("concurrency"))
+    clients = record.count("concurrency")
     if inferencex:
-        return max(512, batch) if gpu.startswith(BLACKWELL) else batch
+        return max(512, clients) if gpu.startswith(BLACKWELL) else clients
+    batch = int(record.number("batch_size") or clients)
     return batch if backend == "trtllm" else max(256, batch)
 
 
@@ -233,8 +249,8 @@ def _budget(record: Record, backend: str, model: str, *, inferencex: bool) -> in
     if backend == "sglang":
         return 8192
     isl, batch = record.count("isl"), record.count("concurrency")
-    whole = (isl + 1500) // isl * isl
-    return batch + (whole if backend == "trtllm" else isl + 1500)
+    whole = (isl + ROOM) // isl * isl
+    return batch + (whole if backend == "trtllm" else isl + ROOM)
 
 
 def _launch(record: Record, backend: str, tp: int, *, inferencex: bool) -> str | None:
@@ -243,86 +259,3 @@ def _launch(record: Record, backend: str, tp: int, *, inferencex: bool) -> str |
     if backend != "sglang" or inferencex or version < GENERATED_MIXED:
         return None
     return MIXED.format(record.text("model_path"), tp)
-
-
-def _lengths(row: Row) -> tuple[int, int]:
-    return int(row.load.inputs.max()), int(row.load.outputs.max())
-
-
-def _fallen(rows: list[Row]) -> set[int]:
-    """Rows whose TPOT is a fault of the file; versions of an engine count as one server."""
-    found: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
-        told = row.deployment
-        name = told.engine.split(" ")[0]
-        key = (row.group, name, told.tensor_parallel, told.data_parallel, *_lengths(row))
-        found.setdefault(key, []).append(row)
-    bad: set[int] = set()
-    for group in found.values():
-        most = 0.0
-        for row in sorted(group, key=lambda r: r.load.concurrency or 0):
-            tpot = row.measured.get("tpot_mean_s", 0.0)
-            if 0 < tpot < FALLS * most:
-                bad.add(id(row))
-            most = max(most, tpot)
-    return bad
-
-
-def prompt_share(row: Row) -> float | None:
-    """FLOPs of the row's prompts over the peak of its cards: 2 x active parameters x prompt tokens
-    per second, by Little's law. None where the catalogue has not the model or the card."""
-    tpot, ttft = row.measured.get("tpot_mean_s"), row.measured.get("ttft_mean_s")
-    if tpot is None or ttft is None:
-        return None
-    try:
-        model, gpu = catalogue.model(row.model), catalogue.gpu(row.gpu)
-    except SojournError:
-        return None
-    told = row.deployment
-    whole = ttft + tpot * (float(row.load.outputs.mean()) - 1)
-    tokens = (row.load.concurrency or 1) / whole * float(row.load.inputs.mean())
-    cards = told.tensor_parallel * told.pipeline_parallel * told.data_parallel * told.replicas
-    return 2 * model.active_block_parameters * tokens / (cards * gpu.flops(told.weight_dtype))
-
-
-def _cached(rows: list[Row]) -> set[int]:
-    """Rows of every server of which one row's prompts cannot have been computed."""
-    servers = {row.server for row in rows if (prompt_share(row) or 0.0) > PEAK_SHARE}
-    names = {(row.group, row.deployment.engine) for row in rows if row.server in servers}
-    return {id(row) for row in rows if (row.group, row.deployment.engine) in names}
-
-
-def _one_slot_less(rows: list[Row]) -> list[Row]:
-    """Slots less one where the rows of a server show that one request always waits.
-
-    With longer outputs the mean TTFT then grows by 1/c of the whole time that a request runs
-    (Little's law: c x that share is the requests that wait). In the 16-bit rows of TensorRT-LLM
-    1.0 the share is 0.8 to 1.2 for c = 8 to 32, in the fp8 rows 0.0: a slot went to the padding of
-    its CUDA graphs or to a request that had ended.
-    """
-    alike: dict[tuple[str, int, int], list[Row]] = {}
-    for row in rows:
-        batch = row.deployment.max_num_seqs
-        told = {"ttft_mean_s", "tpot_mean_s"} <= set(row.measured)
-        if told and batch == row.load.concurrency and batch <= FEW:
-            alike.setdefault((row.server, batch, _lengths(row)[0]), []).append(row)
-    waits: dict[str, list[float]] = {}
-    for (server, batch, _), group in alike.items():
-        short, long = min(group, key=_decode_s), max(group, key=_decode_s)
-        gap = _decode_s(long) - _decode_s(short)
-        if gap > 0:
-            grown = long.measured["ttft_mean_s"] - short.measured["ttft_mean_s"]
-            waits.setdefault(server, []).append(batch * grown / gap)
-    short_of = {s for s, shares in waits.items() if WAITS[0] < median(shares) < WAITS[1]}
-    return [_with_a_slot_less(row) if row.server in short_of else row for row in rows]
-
-
-def _decode_s(row: Row) -> float:
-    return row.measured["tpot_mean_s"] * (_lengths(row)[1] - 1)
-
-
-def _with_a_slot_less(row: Row) -> Row:
-    slots = max(1, row.deployment.max_num_seqs - 1)
-    told = row.deployment.model_copy(update={"max_num_seqs": slots})
-    note = "one request always waits in this server's rows: a batch slot less"
-    return replace(row, deployment=told, notes=(*row.notes, note))

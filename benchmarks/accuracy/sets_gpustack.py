@@ -136,6 +136,8 @@ def _add(row: Cells, loaded: Loaded) -> str | None:
     prompt, output = (number(row, f"Total {w} tokens") for w in ("input", "generated"))
     if engine is None or model is None:
         return "engine or model not told"
+    if not _of_page(model, row["file"]):
+        return "the command is of another model than the page"
     if gpu is None:
         return f"card not known: {row['hardware']}"
     if not count or not prompt or not output:
@@ -177,6 +179,13 @@ def _add(row: Cells, loaded: Loaded) -> str | None:
         )
     )
     return None
+
+
+def _of_page(model: str, page: str) -> bool:
+    """Whether the sizes in a page's name are those in the model's."""
+    folder = page.casefold().split("/")[-2:-1]
+    sizes = re.findall(r"(?<![a-z])\d+(?:\.\d+)?b", folder[0]) if folder else []
+    return all(size in model.casefold() for size in sizes)
 
 
 def _plain(model: str) -> str:

@@ -14,12 +14,14 @@ from measured.runs import Run
 
 from sojourn.config import Deployment
 
+from .figures import figures_of
 from .reading import (
     MS,
     SHAREGPT_NOTE,
     Cells,
     card,
     dtype_of_name,
+    ended_early,
     measured,
     number,
     opened,
@@ -30,43 +32,32 @@ from .reading import (
 from .rows import NOT_PREFILL, Arrivals, Load, Loaded, Row
 
 VLLM_LARGE: Final = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
-"""vLLM's API server by default on cards of 70 GiB and more but the A100 (0.8.3 and later)."""
+"""vLLM's API server by default on cards of 70 GiB and more but the A100 (0.9 and later)."""
 VLLM_SMALL: Final = {"max_num_seqs": 256, "max_num_batched_tokens": 2048}
 """On all others."""
 
 
-def vllm_defaults(gpu: str) -> dict[str, int]:
-    """Slots and budget of vLLM's API server where the command does not set them."""
+def vllm_defaults(gpu: str, version: tuple[int, int] = (0, 11)) -> dict[str, int]:
+    """Slots and budget of vLLM's API server where the command does not set them.
+
+    Before 0.9 256 slots on every card: the KV pool that IOG's 32B and 70B rows on vLLM 0.8.5 ran
+    in is that of a sampler of 256 sequences, not of 1,024.
+    """
     large = ("H100", "H200", "B200", "B300", "GB", "GH200", "MI3", "RTX-PRO-6000")
-    return dict(VLLM_LARGE if gpu.startswith(large) else VLLM_SMALL)
-
-
-def figures_of(run: Run) -> dict[str, float]:
-    """Figures of recorded calls, as `figures` tells those of simulated ones."""
-    steps = run.output - 1
-    decode = run.e2e - run.ttft
-    found = {
-        "itl_mean_s": float(decode.sum() / max(steps.sum(), 1.0)),
-        "output_tokens_per_s": float(run.output.sum() / (run.end.max() - run.arrival.min())),
-        "requests_per_s": float(len(run) / (run.end.max() - run.arrival.min())),
-    }
-    many = steps > 0
-    parts = {"ttft": run.ttft, "e2e": run.e2e, "tpot": decode[many] / steps[many]}
-    for what, values in parts.items():
-        if len(values):
-            found[f"{what}_mean_s"] = float(values.mean())
-            for name, q in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
-                found[f"{what}_{name}_s"] = float(np.quantile(values, q))
+    found = dict(VLLM_LARGE if gpu.startswith(large) else VLLM_SMALL)
+    if version < (0, 9):
+        found["max_num_seqs"] = VLLM_SMALL["max_num_seqs"]
     return found
 
 
-def recorded(run: Run) -> Load:
-    """A recorded run's load."""
+def load_of(run: Run, rate_per_s: float | None = None) -> Load:
+    """A recorded run's load, and the rate that was meant."""
     return Load(
         Arrivals.RECORDED,
         run.input.astype(np.int64),
         run.output.astype(np.int64),
         cached=run.cached.astype(np.int64),
+        rate_per_s=rate_per_s,
         times_s=run.arrival,
     )
 
@@ -103,7 +94,7 @@ def _lmbench_file(path: Path, loaded: Loaded) -> None:
         weight_dtype="fp8" if "fp8" in words.casefold() else "bf16",
         gpu_memory_utilization=float(share[1]) if share else 0.9,
         max_model_len=int(length[1]) if length else None,
-        **{**vllm_defaults(gpu), "max_num_seqs": 256},
+        **vllm_defaults(gpu, (0, 8)),
     )
     notes = ("prompts sent again and again: all but their last token taken as cached",)
     for index, part in enumerate(sweeps):
@@ -115,7 +106,8 @@ def _lmbench_file(path: Path, loaded: Loaded) -> None:
                 model=model,
                 gpu=gpu,
                 deployment=deployment,
-                load=recorded(part.run),
+                load=load_of(part.run, part.rate),
+                recorded=part.run,
                 measured=figures_of(part.run),
                 notes=notes,
                 transient=bool(len(part.run) / np.ptp(part.run.end) < 0.9 * part.rate),
@@ -155,7 +147,8 @@ def rtx_pro_6000(root: Path) -> Loaded:
                 model=str(flags["model"]),
                 gpu=gpu,
                 deployment=deployment,
-                load=recorded(told.run),
+                load=load_of(told.run),
+                recorded=told.run,
                 measured=figures_of(told.run),
                 transient=True,
                 server=name,
@@ -205,7 +198,7 @@ def iog(root: Path) -> Loaded:
                     engine="vllm 0.8.5",
                     tensor_parallel=cards,
                     weight_dtype=dtype_of_name(row["model_id"], "fp16"),
-                    **vllm_defaults(gpu),
+                    **vllm_defaults(gpu, (0, 8)),
                 ),
                 load=Load(
                     Arrivals.POISSON,
@@ -235,17 +228,20 @@ KUBECON_FIGURES: Final = {
 KUBECON: Final = {
     "vllm": ("vllm 0.11.0", 128, False),
     "vllm+batch_size": ("vllm 0.11.0", 192, False),
-    "vllm+v0_engine": ("vllm 0.9.0 V0", 128, False),
+    "vllm+v0_engine": ("vllm 0.7 (the V0 engine of 0.9.0)", 128, False),
     "vllm+prefix_caching": ("vllm 0.11.0", 128, True),
 }
 """Variant: engine, slots, prefix cache (as the file's head says)."""
+KUBECON_OUTPUT: Final = 64
 KUBECON_CLIENT: Final = 440
 """Requests that its client holds in flight."""
 
 
 def kubecon(root: Path) -> Loaded:
     """inference-perf, Llama-3.1-8B on one H100: seven constant rates of 60 s for each variant."""
-    rows, _, loaded = opened(root / "inference_perf_kubecon2025_llama31_8b_h100.csv")
+    rows, head, loaded = opened(root / "inference_perf_kubecon2025_llama31_8b_h100.csv")
+    told = re.search(r"(\d+)\+(\d+) in / (\d+) out", head)
+    limit = int(told[3]) if told else KUBECON_OUTPUT
     for row in rows:
         variant = KUBECON.get(row["variant"])
         count, rate = whole(row, "ok"), number(row, "achieved_rate")
@@ -274,7 +270,7 @@ def kubecon(root: Path) -> Loaded:
                 load=Load(
                     Arrivals.CONSTANT,
                     inputs,
-                    same(count, number(row, "out_mean") or 64),
+                    ended_early(count, number(row, "out_mean") or limit, limit),
                     cached=np.full(count, 128) if cache else None,
                     rate_per_s=offered,
                     concurrency=KUBECON_CLIENT,

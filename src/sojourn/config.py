@@ -265,8 +265,8 @@ class Config(_Section):
                 f"{path}: expected keys such as `deployment:` at the top, found a"
                 f" {type(raw).__name__}. `sojourn init` writes a file to start from"
             )
-        model = _resolved_model_path(raw, Path(path).parent)
-        return cls.from_dict(model, str(path))
+        found = _beside(raw, Path(path).parent)
+        return cls.from_dict(found, str(path))
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any], where: str = "config") -> Self:
@@ -288,14 +288,30 @@ class Config(_Section):
             ) from error
 
 
-def _resolved_model_path(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A config.json named relative to sojourn.yaml is looked for beside that file."""
+def _beside(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A config.json, an accelerator's row or a launch file named relative to sojourn.yaml is
+    looked for beside that file."""
     deployment = raw.get("deployment")
-    if isinstance(deployment, dict) and isinstance(deployment.get("model"), str):
-        candidate = folder / deployment["model"]
-        if deployment["model"].endswith(".json") and candidate.is_file():
-            return {**raw, "deployment": {**deployment, "model": str(candidate)}}
-    return raw
+    if not isinstance(deployment, dict):
+        return raw
+    found = {}
+    for key, endings in _FILE_KEYS.items():
+        named = deployment.get(key)
+        if isinstance(named, str) and named.endswith(endings) and _is_file(folder / named):
+            found[key] = str(folder / named)
+    return {**raw, "deployment": {**deployment, **found}}
+
+
+_FILE_KEYS: Final = {"model": (".json",), "accelerator": (".yaml", ".yml"), "launch": ("",)}
+"""Keys of `deployment` that may name a file, and how it ends."""
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is such a file; a command line is too long a name for one."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def json_schema() -> dict[str, Any]:

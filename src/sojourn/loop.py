@@ -197,6 +197,7 @@ def capacity_answer(
 ) -> CapacityAnswer | Excuse:
     """How much the fleet takes, for how long, and what moves it. An excuse of the capacity model
     is passed on."""
+    from sojourn.capacity import flags  # noqa: PLC0415  (as above)
     from sojourn.plan import capacity_answer as answers  # noqa: PLC0415  (as above)
     from sojourn.plan import usage  # noqa: PLC0415  (as above)
     from sojourn.workload import replay  # noqa: PLC0415  (as above)
@@ -207,7 +208,9 @@ def capacity_answer(
         stream=replay.replay(seen.tables, seed=seen.config.analysis.seed),
         profile=seen.profile,
         config=seen.config,
+        deployment=flags.resolve(seen.config, seen.tables)[0],
         busy=usage.usage(seen.tables, seen.config, model.fleet).engine_busy,
+        warnings=tuple(str(found) for found in flags.findings(seen.config, seen.tables)),
     )
     return answers.answer(model, subject, asked or answers.Asked(), progress or silent)
 

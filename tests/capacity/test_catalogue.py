@@ -18,27 +18,25 @@ def kind_of_source(spec):
 
 @pytest.mark.parametrize("name", sorted(catalogue.models()))
 def test_counted_parameters_are_the_published_ones(name):
-    """To 0.2% where the published total is that of the checkpoint's tensors and no vision encoder
-    is in it; to 5.5% where a card rounds, or where an encoder's projector is simplified."""
+    """To 0.1% where the published total is that of the checkpoint's tensors (biases and some norms
+    are left out; Llama-3.2-Vision's tile embeddings too: 0.5%); to 2% where a card rounds."""
     spec = catalogue.models()[name]
     published, kind = spec.facts["parameters"].value, kind_of_source(spec)
-    exact = spec.vision_parameters == 0 and kind != "card"
     counted = spec.parameters + (spec.mtp_parameters if kind == "mtp-index" else 0)
-    assert counted == pytest.approx(published, rel=2e-3 if exact else 5.5e-2)
+    near = 2e-2 if kind == "card" else 6e-3 if spec.architecture == "mllama_text_model" else 1e-3
+    assert counted == pytest.approx(published, rel=near)
 
 
 @pytest.mark.parametrize(
     "name", sorted(n for n, m in catalogue.models().items() if "active_parameters" in m.facts)
 )
 def test_active_parameters_are_the_published_ones(name):
-    """Cards count the embedding, or leave it out, or leave the output head out too; and they round:
-    one of the three ways agrees to 6% or 0.3e9."""
+    """Cards count the embedding, or leave it out, or leave the output head out too, and some count
+    the vision encoder; and they round: one of these ways agrees to 6% or 0.3e9."""
     spec = catalogue.models()[name]
-    ways = (
-        spec.active_parameters,
-        spec.active_parameters - spec.embedding_parameters,
-        spec.active_parameters - spec.embedding_parameters - spec.head_parameters,
-    )
+    active, embedding = spec.active_parameters, spec.embedding_parameters
+    text = (active, active - embedding, active - embedding - spec.head_parameters)
+    ways = (*text, *(way + spec.vision_parameters for way in text))
     published = spec.facts["active_parameters"].value
     assert min(abs(way - published) for way in ways) < max(0.06 * published, 0.3e9)
 
@@ -85,7 +83,8 @@ def test_a_card_that_is_not_there_is_not_taken_for_another(name):
         ("H100-PCIe", "NVIDIA-H100-PCIe|NVIDIA H100-PCIe-80GB|h100_pcie|NVIDIA H100 PCIe"),
         ("H100-NVL", "NVIDIA H100-NVL-94GB|SR675_V3_8xH100_NVL_TRT|NVIDIA H100 NVL|H100-94GB"),
         ("H800-SXM", "H800|H800 (8 prefill + 8 decode)"),
-        ("H200", "h200_sxm|NVIDIA H200-SXM-141GB-CTS|NVIDIA H200x8|H200-SXM-141GBx8_TRT_MaxQ"),
+        ("H200", "h200_sxm|H200 x 8|NVIDIA H200-SXM-141GB-CTS|NVIDIA H200x8"
+         "|H200-SXM-141GBx8_TRT_MaxQ"),
         ("H200-NVL", "NVIDIA H200 NVL|H200-NVL-141GBx8_TRT"),
         ("H20", "H20|NVIDIA H20-96GB"),
         ("GH200-96GB", "Nvidia GH200 GPU|NVIDIA GH200 480GB"
@@ -94,7 +93,7 @@ def test_a_card_that_is_not_there_is_not_taken_for_another(name):
          "|GH200-GraceHopper-Superchip_GH200-144GB_aarch64x1_TRT"),
         ("B200", "b200_sxm|NVIDIA B200-SXM-180GB|B200 GPU (8x)|NVIDIA B200|DGX B200"),
         ("B300", "b300_sxm|NVIDIA B300-SXM-270GB"),
-        ("GB200", "gb200|NVIDIA GB200 NVL72"),
+        ("GB200", "gb200|NVIDIA GB200 NVL72|GB200-NVL72_GB200-186GB_aarch64x72_TRT"),
         ("GB300", "gb300|GB300-NVL72"),
         ("A100-80GB-SXM", "A100|a100_sxm|NVIDIA A100-SXM4-80GB|a100-80gb|Nvidia A100 GPU|A100-80"
          "|2 × NVIDIA A100 SXM 80GB GPUs on a single node.|A single NVIDIA A100 SXM GPU."),
@@ -108,10 +107,11 @@ def test_a_card_that_is_not_there_is_not_taken_for_another(name):
         ("RTX-PRO-6000", "RTXPRO6000|rtx_pro_6000_server|NVIDIA RTX PRO 6000 Blackwell"),
         ("MI300X", "AMD Instinct MI300X-NPS1-SPX-192GB-750W|8x MI300X|8xMI300X_2xEPYC-9374F"
          "|XE9680_MI300X_192GBx8|MI300X GPU (8x)|4xMi300x 1FP8-amd|AMD MI300X GPU"),
-        ("MI325X", "AMD Instinct MI325X-256GB"), ("MI355X", "mi355x"), ("MI350X", "MI350X"),
+        ("MI325X", "AMD Instinct MI325X-256GB"), ("MI350X", "MI350X"),
+        ("MI355X", "mi355x|8xMI355X_2xEPYC-9575F"),
         ("MI250", "AMD MI250 GPU"), ("Max-1550", "Intel Max 1550|Intel PVC GPU"),
         ("Jetson-AGX-Orin", "NVIDIA Jetson AGX Orin 64G|Orin_TRT_DepthPruned"),
-        ("Gaudi-2", "Gaudi2"), ("Gaudi-3", "Intel Gaudi 3"), ("TPU-v6e", "TPU v6e"),
+        ("Gaudi-2", "Gaudi2|Habana Gaudi2"), ("Gaudi-3", "Intel Gaudi 3"), ("TPU-v6e", "TPU v6e"),
         ("Ascend-910B", "A single Ascend 910B NPU."),
     ],
 )  # fmt: skip
@@ -182,7 +182,7 @@ def test_no_name_means_two_rows():
     assert len(gpus) == len(set(gpus))
     owner: dict[str, str] = {}
     for row in catalogue.models():
-        for name in catalogue._model_names(row):
+        for name in catalogue.names_of(row):
             assert owner.setdefault(key(name), row) == row
             assert catalogue.model(name).name == row
 

@@ -68,8 +68,7 @@ def test_lengths_alone_need_hardware():
     assert "accelerator" in " ".join(refusal.collect)
 
 
-def test_lengths_and_hardware_give_a_roofline():
-    pytest.importorskip("sojourn.capacity.catalogue", reason="the catalogue is not built yet")
+def lengths_alone() -> Tables:
     rows = [
         {
             "call_id": f"{i}",
@@ -80,16 +79,12 @@ def test_lengths_and_hardware_give_a_roofline():
         }
         for i in range(100)
     ]
-    from sojourn.capacity import catalogue
+    return Tables(calls=from_rows("calls", rows))
 
-    hardware = {
-        "model": next(iter(catalogue.models())),
-        "accelerator": "B200",
-        "tensor_parallel": 8,
-    }
-    built = fleet.build(
-        Tables(calls=from_rows("calls", rows)), Config.from_dict({"deployment": hardware})
-    )
+
+def test_lengths_and_hardware_give_a_roofline():
+    hardware = {"model": "Llama-3.1-8B", "accelerator": "B200", "tensor_parallel": 8}
+    built = fleet.build(lengths_alone(), Config.from_dict({"deployment": hardware}))
     assert isinstance(built, Fleet)
     assert built.engine.step.provenance is Provenance.CATALOGUE
     assert "no fit" in built.engine.step.source
@@ -101,3 +96,22 @@ def test_lengths_and_hardware_give_a_roofline():
 def test_flags_that_are_no_numbers_are_not_taken(text):
     tables = Tables(meta={"max_num_seqs": text})
     assert flag("max_num_seqs", tables, Config()) == (256, Provenance.ASSUMED)
+
+
+def test_ranks_and_pipelined_batches_are_engines_of_their_own():
+    hardware = {
+        "model": "Llama-3.1-8B",
+        "accelerator": "H100",
+        "replicas": 3,
+        "pipeline_parallel": 2,
+        "data_parallel": 4,
+        "max_num_seqs": 100,
+        "kv_blocks": 1001,
+        "usd_per_replica_hour": 16.0,
+    }
+    built = fleet.build(lengths_alone(), Config.from_dict({"deployment": hardware}))
+    assert isinstance(built, Fleet)
+    assert built.engine.replicas == 3 * 2 * 4
+    assert built.engine.max_num_seqs == 50
+    assert built.engine.kv_blocks == 500
+    assert built.engine.usd_per_replica_hour == 2.0

@@ -158,7 +158,7 @@ def test_a_nested_text_part_is_found():
         name="t", source="test",
     )  # fmt: skip
     assert nested.architecture == "llama"
-    assert nested.vision_parameters == 2 * (4 * 32 * 32 + 2 * 32 * 64)
+    assert nested.vision.block_parameters == 2 * (4 * 32 * 32 + 2 * 32 * 64)
     assert nested.parameters == parse().parameters + nested.vision_parameters
 
 

@@ -199,3 +199,11 @@ def test_requests_too_far_apart_for_one_run_are_run_in_parts(build, monkeypatch)
     assert found.keys() == alone.keys()
     assert found["short_chat"].requests == 200
     assert abs(found["short_chat"].missed - alone["short_chat"].missed) <= 1
+
+
+def test_days_side_by_side_are_the_days_one_after_the_other(build, monkeypatch):
+    stream, fleet = one_server(build, rate=0.3, n=120)
+    targets = config(e2e_s=5.0)
+    alone = holding(stream, fleet, targets, seeds=[0, 1, 2])
+    monkeypatch.setattr("sojourn.plan.holding.SIDE_BY_SIDE", 1)
+    assert holding(stream, fleet, targets, seeds=[0, 1, 2]) == alone

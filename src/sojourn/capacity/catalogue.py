@@ -110,19 +110,22 @@ def model(name_or_path: str) -> ModelSpec:
     found = find_model(name_or_path, _model_keys().get)
     if found is not None:
         spec = _model(found.name)
-        return spec if found.dtype is None else _stored_in(spec, found.dtype)
+        return spec if found.dtype is None else _stored_in(spec, found.name, found.dtype)
     path = Path(name_or_path)
     if name_or_path.endswith(".json") or (path / "config.json").is_file():
         return read_config(path)
     raise _unknown("model", name_or_path, _model_rows())
 
 
-def _stored_in(spec: ModelSpec, dtype: str) -> ModelSpec:
-    """The same model from a checkpoint whose blocks are stored in another format."""
+def _stored_in(spec: ModelSpec, row: str, dtype: str) -> ModelSpec:
+    """The same model from a checkpoint whose blocks are stored in another format; the row's
+    `formats` say which parts its publisher leaves in 16 bits then."""
+    experts_only = {"attention": "bf16", "dense": "bf16"} if dtype == "mxfp4" else {}
     return spec.model_copy(
         update={
             "name": f"{spec.name}-{dtype.upper()}",
             "checkpoint_dtype": dtype,
+            "part_dtypes": _model_rows()[row].get("formats", {}).get(dtype, experts_only),
             "source": f"{spec.source}; weights in {dtype} by the checkpoint's name",
         }
     )
@@ -131,12 +134,12 @@ def _stored_in(spec: ModelSpec, dtype: str) -> ModelSpec:
 def _unknown(what: str, name: str, known: Iterable[str]) -> UsageError:
     names = sorted(known)
     plain = {key(own): own for own in names}
-    near = difflib.get_close_matches(key(name.rsplit("/", 1)[-1]), plain, n=3, cutoff=0.4)
+    near = difflib.get_close_matches(key(name.rsplit("/", 1)[-1]), plain, n=5, cutoff=0.4)
     hint = f" Did you mean {', '.join(plain[n] for n in near)}?" if near else ""
     also = "a Hugging Face config.json" if what == "model" else "a YAML file with its figures"
     return UsageError(
-        f"no {what} {name!r} in the catalogue.{hint} Known: {', '.join(names)}."
-        f" Or give the path of {also}"
+        f"no {what} {name!r} in the catalogue.{hint} {len(names)} are known by name"
+        f" (listed in the reference, page Catalogue). Or give the path of {also}"
     )
 
 
@@ -226,8 +229,8 @@ def _model_sources() -> dict[str, str]:
     return dict(_data("models.yaml")["sources"])
 
 
-def _model_names(name: str) -> tuple[str, ...]:
-    """Every name of a row, its own first."""
+def names_of(name: str) -> tuple[str, ...]:
+    """Every name of a model's row, its own first."""
     row = _model_rows()[name]
     repo = (row["repo"],) if "repo" in row else ()
     return (name, *repo, *row.get("aliases", ()))
@@ -238,7 +241,7 @@ def _model_keys() -> dict[str, str]:
     """Row of every name, with and without organisation and tuning suffix; its own name wins."""
     keys: dict[str, str] = {}
     for name in _model_rows():
-        for known in _model_names(name):
+        for known in names_of(name):
             short = known.rsplit("/", 1)[-1]
             for form in (known, short, without_tuning(short)):
                 keys.setdefault(key(form), name)
@@ -248,7 +251,16 @@ def _model_keys() -> dict[str, str]:
 def _model_config(name: str) -> dict[str, Any]:
     row = _model_rows()[name]
     base = _model_config(row["like"]) if "like" in row else {}
-    return {**base, **row.get("config", {})}
+    return {**base, **_expanded(row.get("config", {}))}
+
+
+def _expanded(value: Any) -> Any:  # noqa: ANN401  a YAML value has no narrower type
+    """A config with its short lists written out: {runs: [[2, [a]], [3, [b, c]]]} is a list."""
+    if isinstance(value, dict):
+        if set(value) == {"runs"}:
+            return [_expanded(one) for count, unit in value["runs"] for one in unit * count]
+        return {name: _expanded(one) for name, one in value.items()}
+    return value
 
 
 @cache

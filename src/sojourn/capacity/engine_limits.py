@@ -52,12 +52,18 @@ class Curve:
 
 
 def decode_s(engine: EngineModel, batch: float, context: float) -> float:
-    """A decode step with a fractional mean batch, its host time included: between the two whole
-    ones."""
-    low = math.floor(batch)
-    left = engine.step.decode_step_s(low, low * context)
-    right = engine.step.decode_step_s(low + 1, (low + 1) * context)
-    return engine.step.host_s + left + (right - left) * (batch - low)
+    """A decode step with a (fractional) mean batch, its host time included."""
+    return float(_decodes_s(engine, np.array([batch]), context)[0])
+
+
+def _decodes_s(
+    engine: EngineModel, batches: NDArray[np.float64], context: float
+) -> NDArray[np.float64]:
+    """Steps of many batches: between two whole ones as their mean."""
+    low = np.floor(batches)
+    left = engine.step.decode_steps_s(low, low * context)
+    right = engine.step.decode_steps_s(low + 1, (low + 1) * context)
+    return engine.step.host_s + left + (right - left) * (batches - low)
 
 
 def curve_of(engine: EngineModel, asked: Demand) -> Curve:
@@ -73,7 +79,7 @@ def curve_of(engine: EngineModel, asked: Demand) -> Curve:
     tokens = asked.output_mean
     context = asked.context_mean
     batches = np.unique(np.concatenate((_GRID, np.asarray(engine.step.batches[1:], dtype=float))))
-    steps = np.array([decode_s(engine, float(b), context) for b in batches])
+    steps = _decodes_s(engine, batches, context)
     per_call = prefill + tokens * steps / batches
     rate = 1 / np.maximum(per_call, 1e-12)
     return Curve(batches, np.maximum.accumulate(rate))

@@ -24,6 +24,7 @@ _FILLER: Final = frozenset(
     | {"hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6", "gddr7", "oam", "cts", "nvl72", "nvl36", "nvl4"}
     | {"nps1", "spx", "aarch64", "trt", "triton", "jetson", "agx", "redhat", "openshift"}
     | {"depthpruned", "sparse", "maxq", "edition", "generation", "prefill", "decode"}
+    | {"habana", "corporation", "vf", "x", "accelerators"}
 )
 _WATTS: Final = re.compile(r"\d{2,4}w")
 _MEMORY: Final = re.compile(r"(\d{2,3})(?:g|gb|gib)?")

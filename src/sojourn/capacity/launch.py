@@ -22,7 +22,7 @@ from sojourn.capacity.launch_arguments import (
 )
 from sojourn.capacity.launch_files import launches_of_documents
 from sojourn.capacity.launch_records import Flag, Launch
-from sojourn.capacity.launch_shell import Word, commands
+from sojourn.capacity.launch_shell import Word, commands, here_documents
 from sojourn.errors import InputError
 
 __all__ = ["Flag", "Launch", "read_all", "read_launch"]
@@ -32,6 +32,7 @@ _MAX_DEPTH: Final = 4
 _SHELLS: Final = frozenset({"sh", "bash", "zsh", "ash", "dash"})
 _RUNNERS: Final = frozenset({"docker", "podman", "nerdctl", "sudo"})
 _YAML_KEY: Final = re.compile(r"^\s*(?:- )?[A-Za-z_\"'][\w.\-/\"']*:(?:\s|$)", re.MULTILINE)
+_FEWEST_KEYS: Final = 3
 _DOCKERFILE: Final = re.compile(r"^\s*FROM\s+\S+", re.MULTILINE)
 _EXPECTED: Final = (
     "Give a command line (`vllm serve ...`, `python -m sglang.launch_server ...`,"
@@ -95,7 +96,8 @@ def _as_path(given: str) -> Path | None:
         return None
     plain = given.strip()
     if plain and len(plain.split()) == 1:
-        raise InputError("does not exist", path=plain, todo=_EXPECTED)
+        problem = "is no file" if path.exists() else "does not exist"
+        raise InputError(problem, path=plain, todo=_EXPECTED)
     return None
 
 
@@ -126,11 +128,12 @@ def _of_text(text: str, where: str, folder: Path | None) -> tuple[Launch, ...]:
 
 
 def _looks_like_yaml(text: str) -> bool:
-    keys = len(_YAML_KEY.findall(text))
-    first = re.search(
-        r"^\s*(#.*\n\s*)*(---|apiVersion:|services:|[\w\-]+:\s*$)", text, re.MULTILINE
-    )
-    return keys >= 3 and first is not None
+    """Whether the first line that says anything is one of YAML, and three keys stand in it."""
+    if len(_YAML_KEY.findall(text)) < _FEWEST_KEYS:
+        return False
+    lines = (line.strip() for line in text.splitlines())
+    first = next((line for line in lines if line and not line.startswith("#")), "")
+    return first == "---" or _YAML_KEY.match(first) is not None
 
 
 def _of_shell(
@@ -146,6 +149,10 @@ def _of_shell(
         launch = _of_words(words, where, folder, variables)
         if launch is not None:
             found.append(launch)
+    if not found and depth == 0:
+        for document in here_documents(text, where):
+            if _looks_like_yaml(document):
+                found += launches_of_documents(document, where, folder, shell=_of_shell)
     return tuple(found)
 
 
@@ -179,7 +186,7 @@ def _of_words(
         update={
             "image": image,
             "version": image_version(image),
-            "gpus": _visible(own),
+            "gpus": _devices(own, words if runs else [], launch),
             "name": launch.model or found.engine,
         }
     )
@@ -205,6 +212,20 @@ def _docker_environment(words: list[Word]) -> dict[str, str]:
         if equals:
             found[name] = value
     return found
+
+
+def _devices(scope: Mapping[str, str], words: list[Word], launch: Launch) -> int | None:
+    """Accelerators of all nodes: `--gpus` of docker, or what CUDA_VISIBLE_DEVICES leaves."""
+    found = _visible(scope)
+    for word, following in pairwise(words):
+        given = following.text if word.text == "--gpus" else ""
+        given = given or (word.text[7:] if word.text.startswith("--gpus=") else "")
+        ids = re.search(r"device=([\w,\-]+)", given)
+        if ids is not None:
+            found = len([part for part in ids[1].split(",") if part])
+        elif given.isdigit():
+            found = int(given)
+    return None if found is None else found * int(launch.number("nodes") or 1)
 
 
 def _visible(scope: Mapping[str, str]) -> int | None:

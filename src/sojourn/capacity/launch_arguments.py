@@ -158,7 +158,7 @@ class Reading:
         if name == "options_file":
             self.options(text, where)
             return
-        if text is not None and unresolved(text):
+        if text is not None and kind != "json" and unresolved(text):
             self.unresolved.append(Flag(name=name, spelled=spelled, value=text, where=where))
             return
         value = self._value(spelled, kind, text, where)

@@ -42,6 +42,7 @@ _INSTANCES: Final = (
     (r"^g5\.", "A10G"),
 )
 """What clouds put into an instance type (AWS, GCP, Azure)."""
+_PARALLEL: Final = {"tensor": "tensor_parallel_size", "data": "data_parallel_size"}
 _SHELLS: Final = frozenset({"sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/bash", "zsh"})
 
 
@@ -53,6 +54,7 @@ class _Place(NamedTuple):
     product: str | None = None
     pods: int = 1
     model: str | None = None
+    parallelism: tuple[tuple[str, int], ...] = ()
 
 
 def launches_of_documents(
@@ -159,6 +161,10 @@ def _seen(node: dict[Any, Any], place: _Place, path: str) -> _Place:
             break
     if path.endswith("leaderWorkerTemplate"):
         place = place._replace(pods=_count(node.get("size")) or 1)
+    given = node.get("parallelism")
+    if isinstance(given, dict):
+        sizes = ((name, _count(given.get(key))) for key, name in _PARALLEL.items())
+        place = place._replace(parallelism=tuple((n, size) for n, size in sizes if size))
     model = node.get("model")
     if isinstance(model, dict) and isinstance(model.get("uri"), str):
         place = place._replace(model=re.sub(r"^\w+://", "", model["uri"]))
@@ -307,21 +313,13 @@ def _gpus(container: dict[Any, Any]) -> int | None:
     return None
 
 
-def _parallelism(container: dict[Any, Any], reading: Reading) -> None:
-    """llm-d says some of the layout beside the arguments."""
-    given = container.get("parallelism")
-    names = {"tensor": "tensor_parallel_size", "data": "data_parallel_size"}
-    for key, name in names.items():
-        if isinstance(given, dict) and _count(given.get(key)):
-            reading.mapped(name, given[key], f"parallelism.{key}")
-
-
 def _placed(launch: Launch, container: dict[Any, Any], place: _Place, image: str | None) -> Launch:
     reading = Reading(launch.engine or "vllm", launch.where, None)
-    _parallelism(container, reading)
+    for name, size in place.parallelism:  # llm-d says some of the layout beside the arguments
+        reading.mapped(name, size, "parallelism")
     if launch.model is None and place.model:
         reading.take("--model", place.model, "model.uri")
-    gpus = _gpus(container)
+    gpus, nodes = _gpus(container), int(launch.number("nodes") or 1)
     deploy = container.get("deploy")
     composed = _count(deploy.get("replicas")) if isinstance(deploy, dict) else None
     return launch.model_copy(
@@ -329,7 +327,7 @@ def _placed(launch: Launch, container: dict[Any, Any], place: _Place, image: str
             "name": place.name or str(container.get("name") or image or launch.engine),
             "image": image,
             "version": image_version(image),
-            "gpus": None if gpus is None else gpus * place.pods,
+            "gpus": None if gpus is None else gpus * max(place.pods, nodes),
             "replicas": composed or place.replicas,
             "accelerator": _product(container) or place.product,
             "flags": (*reading.flags, *launch.flags),

@@ -113,6 +113,22 @@ VLLM: Final[dict[str, tuple[str, str]]] = {
     "-sc": ("speculative", "json"),
     "--speculative-model": ("draft_model", "word"),
     "--num-speculative-tokens": ("draft_tokens", "count"),
+    "--skip-mm-profiling": ("skip_encoder", "on"),
+    "--language-model-only": ("skip_encoder", "on"),
+    "--limit-mm-per-prompt": ("image_limits", "word"),
+    "--spec-method": ("speculative_method", "word"),
+    "--spec-model": ("draft_model", "word"),
+    "--spec-tokens": ("draft_tokens", "count"),
+    "--max-cudagraph-capture-size": ("cuda_graph_max_bs", "count"),
+    "--max-num-scheduled-tokens": ("max_scheduled_tokens", "count"),
+    "--disable-sliding-window": ("disable_sliding_window", "on"),
+    "--prefill-context-parallel-size": ("prefill_context_parallel", "count"),
+    "-pcp": ("prefill_context_parallel", "count"),
+    "--all2all-backend": ("all_to_all", "word"),
+    "--kv-offloading-size": ("kv_offload_gb", "gb"),
+    "--performance-mode": ("performance_mode", "word"),
+    "--nnodes": ("nodes", "count"),
+    "-cc": ("compilation", "json"),
     "--max-seq-len-to-capture": ("max_seq_len_to_capture", "count"),
     "--compilation-config": ("compilation", "json"),
     "--kv-transfer-config": ("kv_connector", "json"),
@@ -230,11 +246,17 @@ BESIDE: Final = re.compile(
     r"|log-level|disable-uvicorn|enable-sleep|io-processor|language-model-only|model-impl|max-log"
     r"|kv-events|ec-transfer|output|plugin|custom|enable-tokenizer|disable-frontend|device|workers"
     r"|profiler|use-|enable-ssl|shutdown|message|log_|num_postprocess|gpus_per_node|trust_remote"
+    r"|enable-p2p|enable-torch|torch-compile|disaggregation-(?:ib|transfer|boot)|gated|dtype-|enable-dp-lm"
+    r"|numa|sse|renderer|safetensors|ignore-pat|pt-load|master|cpu-distributed|ray-|jit-|kv-cache-metr"
+    r"|cudagraph-metrics|enable-layerwise|enable-mfu|per-request|enable-per-request|fail-on|aggregate"
+    r"|dp[nrapbhem]$|n$|r$|help$|h$|prefix-caching-hash|enable-force|fingerprint|runner|task|url|input"
     r"|served_|compilation-config\.|O\d?$)"
 )
 """Flags that change neither time nor memory (names, addresses, logs, parsers): left out."""
 SWITCHES: Final = re.compile(
-    r"--?(?:enable|disable|no|trust|skip|use|return|show|async|enforce|interleave|allow-cred|stream-output"
-    r"|h11-only|language-model-only|headless|crash-on)(?:[-_][a-z-_]*)?|-O\d"
+    r"--?(?:enable|disable|no|trust|skip|use|return|async|enforce|interleave|allow-cred|stream-output"
+    r"|h11-only|language-model-only|headless|crash-on|kv-sharing|kv-cache-metrics|cudagraph-metrics"
+    r"|numa-bind|tokens-only|fully-sharded|specialize-active|mm-encoder-only|log-error|data-parallel"
+    r"-(?:hybrid|external|multi)|dph|dpe|dpm|h|help|exclude-tools|fail-on|aggregate)(?:[-_][a-z-_]*)?|-O\d"
 )
 """Flags that take no value unless one is joined with `=`."""

@@ -19,15 +19,20 @@ _VARIABLE: Final = re.compile(
 )
 _LITERAL: Final = "\x00"
 """Stands for a dollar that is no variable (single quotes, backslash) until variables are in."""
+_ARRAY: Final = "\x01"
+"""Begins the first word of an array's assignment."""
+_ELEMENTS: Final = re.compile(rf"\$\{{({_NAME})\[[@*]\]\}}")
+_HERE: Final = re.compile(r"<<-?\s*[\"']?(\w+)[\"']?")
 _EXPORTS: Final = frozenset({"export", "declare", "local", "readonly", "typeset", "set", "env"})
 _OPERATORS: Final = frozenset(";|&()\n")
 
 
 class Word(NamedTuple):
-    """One word, and the line it begins in (1-based)."""
+    """One word, the line it begins in (1-based), and whether a quote was part of it."""
 
     text: str
     line: int
+    quoted: bool = False
 
 
 class _Scanner:
@@ -41,6 +46,10 @@ class _Scanner:
         self.commands: list[list[Word]] = [[]]
         self.current: list[str] | None = None
         self.begun = 1
+        self.quotes = False
+        self.in_array = False
+        self.ends: list[str] = []
+        self.documents: list[str] = []
 
     def scan(self) -> list[list[Word]]:
         while self.at < len(self.text):
@@ -57,16 +66,60 @@ class _Scanner:
             self._substitution()
         elif sign == "#" and self.current is None:
             self.at = self._line_end()
+        elif (sign == "<" and self._here_document()) or (sign == "(" and self._opens_array()):
+            return
         elif sign in _OPERATORS and not self._redirects(sign):
-            self._end_word()
-            self.commands.append([])
-            self._advance(1)
+            self._operator(sign)
         elif sign.isspace():
             self._end_word()
             self._advance(1)
         else:
             self._add(sign)
             self._advance(1)
+
+    def _operator(self, sign: str) -> None:
+        self._end_word()
+        if self.in_array and sign == "\n":
+            self._advance(1)
+            return
+        self.in_array = False
+        self.commands.append([])
+        self._advance(1)
+        if sign == "\n":
+            while self.ends:
+                self._skip_document(self.ends.pop(0))
+
+    def _opens_array(self) -> bool:
+        """`NAME=(a b)` and `NAME+=(c)`: a command of its own, which begins with the name."""
+        before = "".join(self.current or ())
+        if not re.fullmatch(rf"{_NAME}\+?=", before):
+            return False
+        self.current = None
+        self.commands.append([Word(_ARRAY + before[:-1], self.begun)])
+        self.in_array = True
+        self._advance(1)
+        return True
+
+    def _here_document(self) -> bool:
+        """`<<EOF`: the lines to EOF are no commands; they are kept aside."""
+        match = _HERE.match(self.text, self.at)
+        if match is None:
+            return False
+        self._end_word()
+        self.ends.append(match[1])
+        self._advance(match.end() - self.at)
+        return True
+
+    def _skip_document(self, end: str) -> None:
+        begun = self.at
+        while self.at < len(self.text):
+            stop = self._line_end()
+            line = self.text[self.at : stop].strip()
+            if line == end:
+                break
+            self._advance(stop + 1 - self.at)
+        self.documents.append(self.text[begun : self.at])
+        self._advance(min(self._line_end(), len(self.text)) - self.at)
 
     def _redirects(self, sign: str) -> bool:
         """`2>&1` holds an ampersand that separates nothing."""
@@ -82,12 +135,12 @@ class _Scanner:
 
     def _add(self, text: str) -> None:
         if self.current is None:
-            self.current, self.begun = [], self.line
+            self.current, self.begun, self.quotes = [], self.line, False
         self.current.append(text)
 
     def _end_word(self) -> None:
         if self.current is not None:
-            self.commands[-1].append(Word("".join(self.current), self.begun))
+            self.commands[-1].append(Word("".join(self.current), self.begun, self.quotes))
             self.current = None
 
     def _backslash(self) -> None:
@@ -99,6 +152,7 @@ class _Scanner:
     def _quoted(self, quote: str) -> None:
         begun, at = self.line, self.at + 1
         self._add("")
+        self.quotes = True
         while at < len(self.text) and self.text[at] != quote:
             if quote == '"' and self.text[at] == "\\" and self.text[at + 1 : at + 2]:
                 following = self.text[at + 1]
@@ -133,14 +187,18 @@ class _Scanner:
 def commands(
     text: str, where: str, variables: Mapping[str, str] | None = None
 ) -> list[tuple[dict[str, str], list[Word]]]:
-    """Each command with the variables set for it, and its words.
+    """Each command with the variables set for it, and its words. Every branch of an `if` is read.
 
     Raises:
         InputError: a quote is never closed.
     """
     known = dict(variables or {})
+    arrays: dict[str, list[Word]] = {}
     found = []
     for words in _Scanner(text, where).scan():
+        if words[0].text.startswith(_ARRAY):
+            _array(words, arrays, known)
+            continue
         local: dict[str, str] = {}
         rest = list(words)
         if rest[0].text in _EXPORTS:
@@ -152,12 +210,49 @@ def commands(
             known.update(local)
         scope = {**known, **local}
         if rest:
-            found.append((scope, _expanded(rest, scope)))
+            found.append((scope, _expanded(rest, scope, arrays)))
     return found
 
 
-def _expanded(words: list[Word], scope: Mapping[str, str]) -> list[Word]:
-    return [word._replace(text=expand(word.text, scope)) for word in words]
+def here_documents(text: str, where: str) -> tuple[str, ...]:
+    """The texts between `<<EOF` and `EOF`: manifests that a script writes.
+
+    Raises:
+        InputError: a quote is never closed.
+    """
+    scanner = _Scanner(text, where)
+    scanner.scan()
+    return tuple(scanner.documents)
+
+
+def _array(words: list[Word], arrays: dict[str, list[Word]], scope: Mapping[str, str]) -> None:
+    """`NAME=(...)` sets, `NAME+=(...)` adds."""
+    name = words[0].text.removeprefix(_ARRAY)
+    before = arrays.get(name[:-1], []) if name.endswith("+") else []
+    arrays[name.removesuffix("+")] = before + _expanded(words[1:], scope, arrays)
+
+
+def _expanded(
+    words: list[Word], scope: Mapping[str, str], arrays: Mapping[str, list[Word]]
+) -> list[Word]:
+    """Variables put in: an array gives its words, an unquoted value is split at spaces."""
+    found: list[Word] = []
+    for word in words:
+        whole = _ELEMENTS.fullmatch(word.text)
+        if whole is not None and whole[1] in arrays:
+            found += arrays[whole[1]]
+            continue
+        text = expand(word.text, scope)
+        if (
+            word.quoted
+            or not word.text.startswith("$")
+            or not _VARIABLE.fullmatch(word.text)
+            or unresolved(text)
+        ):
+            found.append(word._replace(text=text))
+        else:
+            found += [word._replace(text=part) for part in text.split()]
+    return found
 
 
 def expand(text: str, scope: Mapping[str, str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from sojourn.capacity import catalogue
 from sojourn.capacity.catalogue import Gpu
 from sojourn.capacity.memory_activations import activation_bytes, graphs_gib, non_torch_gib
 from sojourn.capacity.memory_engines import Pool, pool, requests_of, room_bytes
@@ -16,6 +17,7 @@ from sojourn.capacity.memory_knobs import Knobs, knobs
 from sojourn.capacity.memory_kv import (
     KV_BYTES,
     PRINTS_AT_MAX_LEN_SINCE,
+    held_tokens,
     kv_bytes,
     kv_bytes_per_token,
     kv_replication,
@@ -29,10 +31,10 @@ from sojourn.capacity.memory_weights import (
     weight_bytes,
     weight_dtype,
 )
-from sojourn.capacity.model_records import ModelSpec
+from sojourn.capacity.model_records import MlpLayers, ModelSpec
 from sojourn.capacity.records import Memory
 from sojourn.config import Deployment
-from sojourn.errors import UsageError
+from sojourn.errors import InputError, UsageError
 from sojourn.trace.arrays import Floats
 from sojourn.units import GIB
 
@@ -76,6 +78,7 @@ def memory(
         InputError: `deployment.launch` cannot be read.
     """
     engine = knobs(deployment)
+    target, model = model, _with_draft(model, engine)
     devices = _devices(deployment)
     total = gpu.memory_gib * devices
     weights = _weights_gib(model, deployment)
@@ -90,7 +93,7 @@ def memory(
     activations = min(peak, total - weights - kv - graphs)
     at_profile = None
     if lengths is not None and len(lengths[0]):
-        at_profile = requests_of(cache, *lengths)
+        at_profile, mean_context = requests_of(cache, *lengths), held_tokens(*lengths)
     elif mean_context is not None:
         at_profile = cache.requests_at(mean_context)
     return Memory(
@@ -101,14 +104,47 @@ def memory(
         overhead_gib=max(0.0, total - weights - activations - graphs - kv),
         kv_gib=kv,
         kv_bytes_per_token=kv_bytes_per_token(
-            model, kv_value_bytes(deployment), deployment.tensor_parallel
+            target, kv_value_bytes(deployment), deployment.tensor_parallel
         ),
         kv_bytes_per_request=state_bytes_per_request(model),
-        kv_tokens=_tokens(model, deployment, engine, cache, mean_context),
+        kv_tokens=_tokens(model, deployment, engine, cache, (at_profile, mean_context)),
         concurrency_at_max_len=at_max_len,
         concurrency_at_profile=at_profile,
-        source=_source(model, gpu, deployment, engine),
+        source=_source(target, gpu, deployment, engine),
     )
+
+
+def _with_draft(model: ModelSpec, engine: Knobs) -> ModelSpec:
+    """The model with a draft model's layers and embeddings beside its own, where one is served;
+    with its own prediction layers where it drafts for itself.
+
+    Wrong when: the draft is stored in another format than the model (its share is small), or
+    shares the model's embedding (EAGLE does: up to 2 GiB too much).
+    """
+    draft = _draft(engine)
+    if draft is None:
+        own = model.mtp_parameters if engine.draft_tokens and engine.draft_model is None else 0
+        more = MlpLayers(layers=1, dense_parameters=own)
+        return model.model_copy(update={"mlp": (*model.mlp, more)}) if own else model
+    return model.model_copy(
+        update={
+            "attention": model.attention + draft.attention,
+            "mlp": model.mlp + draft.mlp,
+            "embedding_parameters": model.embedding_parameters + draft.embedding_parameters,
+            "head_parameters": model.head_parameters + draft.head_parameters,
+            "norm_parameters": model.norm_parameters + draft.norm_parameters,
+        }
+    )
+
+
+def _draft(engine: Knobs) -> ModelSpec | None:
+    """The draft model, where the catalogue has it."""
+    if engine.draft_model is None:
+        return None
+    try:
+        return catalogue.model(engine.draft_model)
+    except (UsageError, InputError):
+        return None
 
 
 def _devices(deployment: Deployment) -> int:
@@ -157,14 +193,19 @@ def _at_max_len(model: ModelSpec, deployment: Deployment, cache: Pool) -> float 
 
 
 def _tokens(
-    model: ModelSpec, deployment: Deployment, engine: Knobs, cache: Pool, context: float | None
+    model: ModelSpec,
+    deployment: Deployment,
+    engine: Knobs,
+    cache: Pool,
+    at_once: tuple[float | None, float | None],
 ) -> int:
-    """Tokens of one rank's pool (see `memory`)."""
+    """Tokens of one rank's pool (see `memory`). `at_once`: requests, and the context of each."""
     blocks, layout = math.floor(cache.main.blocks), cache.main.layout
     if len(cache.budgets) == 1 and layout.uniform:
         return blocks * layout.groups[0].tokens
-    if context is not None:
-        return math.floor(cache.requests_at(context) * context)
+    requests, context = at_once
+    if requests is not None and context is not None:
+        return math.floor(requests * context)
     length = deployment.max_model_len or model.max_model_len
     if engine.engine == "vllm" and length and not engine.older_than(*PRINTS_AT_MAX_LEN_SINCE):
         budget = deployment.max_num_batched_tokens
@@ -196,11 +237,12 @@ def _does_not_fit(
         if room_bytes(model, gpu.memory_gib, wider, engine) > 0:
             advice = f"tensor_parallel {degree} or more"
             break
+    outside = non_torch_gib(model, deployment)
     return (
         f"{model.name} in {dtype} does not fit: weights {weights:.1f} GiB on"
         f" {_devices(deployment)} x {gpu.name} with {share * _devices(deployment):.1f} GiB usable"
-        f" leave no room for KV cache beside activations and {non_torch_gib(deployment):.2f} GiB"
-        f" outside the framework. Use {advice}, a quantised weight_dtype, or a larger accelerator"
+        f" leave no room for KV cache beside activations and {outside:.2f} GiB outside the"
+        f" framework. Use {advice}, a quantised weight_dtype, or a larger accelerator"
     )
 
 
@@ -216,4 +258,8 @@ def _source(model: ModelSpec, gpu: Gpu, deployment: Deployment, engine: Knobs) -
     loaded = (
         "" if dtype == deployment.weight_dtype else f" (checkpoint is {dtype}, loaded as it is)"
     )
-    return f"{pool_source}; {model.name} in {dtype}{loaded}; {gpu.name} catalogue row"
+    draft = ""
+    if engine.draft_model is not None:
+        counted = "counted" if _draft(engine) is not None else "not in the catalogue: not counted"
+        draft = f"; draft model {engine.draft_model} {counted}"
+    return f"{pool_source}; {model.name} in {dtype}{loaded}; {gpu.name} catalogue row{draft}"

@@ -7,17 +7,18 @@ from typing import Final
 
 from sojourn.capacity.memory_knobs import Knobs
 from sojourn.capacity.memory_weights import rope_table_bytes
-from sojourn.capacity.model_records import ModelSpec
+from sojourn.capacity.model_records import AttentionKind, ModelSpec
+from sojourn.capacity.vision import encoder_bytes
 from sojourn.config import Deployment
 from sojourn.units import GIB
 
-SORTING_BYTES_PER_LOGIT: Final = 38.4
+SORTING_BYTES_PER_LOGIT: Final = 38.35
 """Peak memory of sampling one (sequence, vocabulary entry) by sorting: fp32 logits, their sort
 (values and int64 indices), probabilities, cumulative sum, masks. Fitted: the activation peaks
 vLLM 0.11.0 printed for Llama-3.1-8B, Qwen3-0.6B and gpt-oss-20b with its default of 1,024
 sequences on an 80 GB card give 38.3 to 38.4 (Llama-3.3-70B is scored, not fitted).
 Wrong when: the engine samples with fused kernels, or profiles fewer sequences."""
-FUSED_BYTES_PER_LOGIT: Final = 16.3
+FUSED_BYTES_PER_LOGIT: Final = 15.7
 """The same by a fused kernel (FlashInfer, Triton): logits in 16 and 32 bits, probabilities, noise.
 One printed peak: Mistral-Small-3.2-24B on vLLM 0.11.0 (2.12 GiB at 1,024 sequences)."""
 FUSED_SINCE: Final = (0, 16)
@@ -36,6 +37,10 @@ NON_TORCH_GIB: Final = 0.13
 NON_TORCH_PARALLEL_GIB: Final = 0.45
 """More of it when GPUs talk to each other (NCCL and custom all-reduce buffers): vLLM 0.11.0 prints
 0.55 GiB in all at TP 2; pools of 0.15.1 leave 0.57 to 0.61 at TP 2 and 4."""
+
+GATED_DELTA_GIB: Final = 1.2
+"""More of it where gated-delta layers run (Triton kernels): logs leave about 0.7 (vLLM 0.22.0,
+Qwen3.5-4B), 1.3 (0.10.2, Qwen3-Next-80B at TP 4) and 3.7 GiB (0.18.0, a 4B model): a middle."""
 
 GRAPH_GIB: Final = 7.5e6 / GIB
 """Memory of one captured graph: vLLM 0.22.0 estimates 0.37 GiB for 54 (Qwen2.5-7B) and 0.64 for 86
@@ -81,10 +86,11 @@ def activation_bytes(
 ) -> float:
     """Peak of activations of one GPU in vLLM's profiling run, bytes.
 
-    The largest of forward pass, sampler and the compiler's copy; with hidden states of the whole
-    budget kept through (twice from 0.12 on: pools of Qwen2.5-7B at 1,024 and 2,048 tokens differ
-    by 2 x hidden x 2 bytes a token). Sampling happens on the last pipeline stage only.
-    Wrong when: a vision encoder's peak is larger (its input is profiled before the model).
+    An image encoder runs first; what it returns is kept while the model runs. Of the model: the
+    largest of forward pass, sampler and the compiler's copy, with hidden states of the whole
+    budget kept (twice from 0.12 on: pools of Qwen2.5-7B at 1,024 and 2,048 tokens differ by
+    2 x hidden x 2 bytes a token). Sampling happens on the last pipeline stage only.
+    Wrong when: `vision.encoder_bytes` is.
     """
     engine = engine or Knobs()
     copies = 1 if engine.older_than(0, 12) else 2
@@ -92,13 +98,20 @@ def activation_bytes(
     beside = max(
         sampler_bytes(model, deployment, engine), table_copy_bytes(model, deployment, engine)
     )
-    return max(forward_bytes(model, deployment), beside + kept)
+    encoder, encoded = (0.0, 0.0) if engine.text_only else encoder_bytes(model, deployment)
+    return encoded + max(encoder, forward_bytes(model, deployment), beside + kept)
 
 
-def non_torch_gib(deployment: Deployment) -> float:
+def non_torch_gib(model: ModelSpec, deployment: Deployment) -> float:
     """Memory outside the framework's pool on one device, GiB."""
     devices = deployment.tensor_parallel * deployment.pipeline_parallel * deployment.data_parallel
-    return NON_TORCH_GIB + (NON_TORCH_PARALLEL_GIB if devices > 1 else 0.0)
+    linear = any(a.kind is AttentionKind.LINEAR for a in model.attention)
+    kernels = GATED_DELTA_GIB if linear and model.architecture.startswith(_GATED_DELTA) else 0.0
+    return NON_TORCH_GIB + (NON_TORCH_PARALLEL_GIB if devices > 1 else 0.0) + kernels
+
+
+_GATED_DELTA: Final = ("qwen3_next", "qwen3_5", "kimi_linear")
+"""Model types whose linear layers are gated-delta."""
 
 
 def graph_sizes(largest: int) -> int:

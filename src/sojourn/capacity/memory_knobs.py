@@ -8,6 +8,7 @@ import re
 from typing import NamedTuple
 
 from sojourn.capacity.launch import read_launch
+from sojourn.capacity.launch_flags import json_object
 from sojourn.config import Deployment
 from sojourn.units import GIB
 
@@ -29,6 +30,7 @@ class Knobs(NamedTuple):
     state_ratio: float = 0.9
     graph_batch: int | None = None
     flashinfer_sampler: bool | None = None
+    text_only: bool = False
 
     def older_than(self, *version: int) -> bool:
         """Whether the engine is known to be older; an unnamed version counts as new."""
@@ -42,6 +44,17 @@ def engine_version(text: str) -> tuple[str, tuple[int, ...]]:
     found = _VERSION.search(text)
     numbers = tuple(int(part) for part in found.groups("0")) if found else ()
     return known.get(name, name), numbers
+
+
+def _no_images(limits: str | None) -> bool:
+    """Whether `--limit-mm-per-prompt` lets no image in."""
+    if limits is None:
+        return False
+    try:
+        allowed = json_object(limits)
+    except ValueError:
+        return False
+    return bool(allowed) and not any(allowed.values())
 
 
 def knobs(deployment: Deployment) -> Knobs:
@@ -73,4 +86,5 @@ def knobs(deployment: Deployment) -> Knobs:
         state_ratio=0.9 if state is None or not math.isfinite(state) else state,
         graph_batch=None if graph is None else int(graph),
         flashinfer_sampler=launch.truth("flashinfer_sampler"),
+        text_only=bool(launch.truth("skip_encoder")) or _no_images(launch.text("image_limits")),
     )

@@ -108,28 +108,27 @@ def kv_replication(layer: AttentionLayers, tensor_parallel: int) -> float:
 def kv_bytes_per_token(model: ModelSpec, value_bytes: float, tensor_parallel: int = 1) -> float:
     """KV bytes of one token over a tensor-parallel group, while no window has closed.
 
-    Sum over layers of 2 x KV heads x head size x bytes (latent attention: latent + rotary key),
-    copies under tensor parallelism counted. Source: vllm-project/vllm#22291 and cases 04 to 06.
+    Sum over layers of 2 x KV heads x head size x bytes (latent attention: latent + rotary key), and
+    of what an indexer caches; copies under tensor parallelism counted. Source: the model classes
+    of vLLM; vllm-project/vllm#22291 counts 0.164 GiB for 3,072 tokens of Qwen2.5-7B.
     Wrong when: contexts exceed a sliding window (see `kv_bytes`).
     """
     return sum(
-        a.layers * a.kv_values_per_token * value_bytes * kv_replication(a, tensor_parallel)
+        a.layers
+        * (
+            a.kv_values_per_token * value_bytes * kv_replication(a, tensor_parallel)
+            + a.index_bytes_per_token * tensor_parallel
+        )
         for a in model.attention
     )
 
 
 def state_bytes_per_request(model: ModelSpec) -> float:
-    """Constant bytes per request of linear-attention layers, over the replica (ranks split it).
+    """Constant bytes per request of layers with a state, over the replica (ranks split it).
 
     Wrong when: the engine pads state to its attention page (vLLM does; `Layout` counts it).
     """
-    return float(
-        sum(
-            a.layers * a.state_bytes_per_request
-            for a in model.attention
-            if a.kind is AttentionKind.LINEAR
-        )
-    )
+    return float(sum(a.layers * a.state_bytes_per_request for a in model.attention))
 
 
 def kv_bytes(
@@ -142,14 +141,16 @@ def kv_bytes(
     for a in model.attention:
         kept = context if a.window is None else min(context, a.window + slack)
         copies = kv_replication(a, tensor_parallel)
-        total += a.layers * a.kv_values_per_token * value_bytes * copies * kept
+        cached = a.kv_values_per_token * value_bytes * copies
+        total += a.layers * (cached + a.index_bytes_per_token * tensor_parallel) * kept
     return total
 
 
 def _page(layer: AttentionLayers, value_bytes: float, deployment: Deployment) -> float:
     """Bytes of one layer's page of `block_size` tokens on one device."""
     shared = min(deployment.tensor_parallel, layer.kv_heads)
-    return layer.kv_values_per_token * value_bytes * deployment.block_size / shared
+    own = layer.kv_values_per_token * value_bytes / shared + layer.index_bytes_per_token
+    return own * deployment.block_size
 
 
 def chunked(model: ModelSpec) -> bool:
@@ -162,7 +163,8 @@ def layout(model: ModelSpec, deployment: Deployment, engine: Knobs, stage: int =
 
     Layers that keep every token in equal pages are one group. With windows or states beside
     them, the group size is the fewest layers of a kind (the most, where all are within half of
-    it); a hybrid's block is lengthened until one page of attention holds one state.
+    it); a hybrid's block is lengthened until one page of attention holds one state; kinds with
+    smaller pages put more tokens into one (a whole number of times).
     Wrong when: an engine other than vLLM is asked (see `memory_engines`), or a connector, a draft
     model or a flag turns groups off (the flag is read).
     """
@@ -190,7 +192,7 @@ def layout(model: ModelSpec, deployment: Deployment, engine: Knobs, stage: int =
     groups = tuple(
         Group(
             count,
-            tokens=tokens * (dcp if a.window is None else 1),
+            tokens=tokens * (dcp if a.window is None else 1) * _times(a, paged, value, deployment),
             window=a.window if apart else None,
             chunk=chunked(model),
             state=a.kind is AttentionKind.LINEAR,
@@ -198,6 +200,17 @@ def layout(model: ModelSpec, deployment: Deployment, engine: Knobs, stage: int =
         for a, count in zip(kinds, counts, strict=True)
     )
     return Layout(page * math.ceil(size * share), groups)
+
+
+def _times(
+    layer: AttentionLayers, paged: list[AttentionLayers], value: int, deployment: Deployment
+) -> int:
+    """How many of this layer's own pages the common page holds; 1 where they do not divide."""
+    if layer not in paged:
+        return 1
+    own = _page(layer, value, deployment)
+    largest = max(_page(a, value, deployment) for a in paged)
+    return round(largest / own) if own and largest % own == 0 else 1
 
 
 def _joined(paged: list[AttentionLayers]) -> list[AttentionLayers]:
@@ -219,6 +232,12 @@ def _grouped(layers: list[int]) -> tuple[int, list[int]]:
     if max(layers) < size * 1.5:
         size = max(layers)
     return size, [math.ceil(count / size) for count in layers]
+
+
+def held_tokens(inputs: Floats, outputs: Floats) -> float:
+    """Context of a running request on average over its growth, weighted as in `held_blocks`."""
+    steps = np.maximum(outputs, 1.0)
+    return float(((inputs + steps / 2) * steps).sum() / steps.sum())
 
 
 def held_blocks(pool: Layout, inputs: Floats, outputs: Floats) -> float:

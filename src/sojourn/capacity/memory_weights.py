@@ -24,8 +24,9 @@ UNQUANTISED_BYTES: Final = 2
 VOCABULARY_MULTIPLE: Final = 64
 """Rows of embedding and head are padded to a multiple of this (vLLM, SGLang)."""
 MXFP4_MULTIPLE: Final = 256
-"""Rows of routed mxfp4 experts are padded to a multiple of this: gpt-oss (2,880 wide) takes 6.7%
-more than its numbers. vLLM 0.11.0 prints 13.47 GiB for the 20b model: 12.80 without padding."""
+"""The values (not the scales) of routed mxfp4 experts are padded to rows of a multiple of this:
+gpt-oss, 2,880 wide, takes 6.3% more. vLLM 0.11.0 prints 13.47 and 64.38 GiB for its two models;
+without padding they would take 12.82 and 60.8."""
 
 
 def weight_dtype(model: ModelSpec, deployment: Deployment) -> str:
@@ -47,28 +48,37 @@ def weight_dtype(model: ModelSpec, deployment: Deployment) -> str:
     return asked
 
 
-def attention_dtype(model: ModelSpec, dtype: str) -> str:
-    """The dtype of the attention matrices of a checkpoint whose weights are in `dtype`.
+def held_dtypes(model: ModelSpec, dtype: str) -> tuple[str, str]:
+    """Formats of attention and of dense matrices when the model's weights are held in `dtype`.
 
-    mxfp4 covers routed experts only. Published 8- and 4-bit checkpoints of Llama 4 leave
-    attention in 16 bits (RedHatAI and NVIDIA cards: self_attn is ignored), and so do NVFP4
-    checkpoints of models with latent attention (nvidia/DeepSeek-R1-FP4: MoE blocks only).
+    As the checkpoint's own record says where it is held as it is stored. Else: mxfp4 covers
+    routed experts only; published 8- and 4-bit checkpoints of Llama 4 leave attention in 16 bits
+    (RedHatAI and NVIDIA cards: self_attn is ignored), and so do NVFP4 checkpoints of models with
+    latent attention (nvidia/DeepSeek-R1-FP4: MoE blocks only).
     Wrong when: an engine quantises such a model by itself on load (then all of it is).
     """
-    narrow = dtype not in ("bf16", "fp16", "fp32")
+    attention, dense = model.part_dtype("attention", dtype), model.part_dtype("dense", dtype)
+    if dtype == "mxfp4":
+        dense = "bf16" if dense == dtype else dense
+        return "bf16" if attention == dtype else attention, dense
+    narrow = attention not in ("bf16", "fp16", "fp32")
     latent = any(a.kind is AttentionKind.LATENT for a in model.attention)
-    if dtype == "mxfp4" or (narrow and model.architecture.startswith("llama4")):
-        return "bf16"
-    return "bf16" if dtype == "nvfp4" and latent else dtype
+    if narrow and (model.architecture.startswith("llama4") or (attention == "nvfp4" and latent)):
+        attention = "bf16"
+    return attention, dense
 
 
 def _expert_bytes(layers: MlpLayers, model: ModelSpec, dtype: str) -> float:
-    """Of one layer's routed experts, padding counted."""
-    per = BYTES_PER_PARAMETER[dtype]
-    if dtype == "mxfp4":
+    """Of one layer's routed experts; padding of mxfp4 values and gpt-oss's biases counted."""
+    own = model.part_dtype("experts", dtype)
+    total = layers.expert_parameters * BYTES_PER_PARAMETER[own]
+    if own == "mxfp4":
         padded = math.ceil(model.hidden_size / MXFP4_MULTIPLE) * MXFP4_MULTIPLE
-        per *= padded / model.hidden_size
-    return layers.experts * layers.expert_parameters * per
+        total += layers.expert_parameters * 0.5 * (padded / model.hidden_size - 1)
+    if model.architecture == "gpt_oss":
+        width = layers.expert_parameters // (3 * model.hidden_size)
+        total += (2 * width + model.hidden_size) * UNQUANTISED_BYTES
+    return layers.experts * total
 
 
 def _vocabulary(model: ModelSpec) -> float:
@@ -81,11 +91,10 @@ def weight_bytes(model: ModelSpec, dtype: str) -> float:
     """Bytes of all weights on one device: blocks in `dtype`, the rest in 16 bits.
 
     Source: layouts of published checkpoints (compressed-tensors, fp8, AWQ/GPTQ, mxfp4, nvfp4).
-    Wrong when: a checkpoint leaves single layers in 16 bits (`attention_dtype` knows families).
+    Wrong when: a checkpoint leaves single layers in 16 bits (`held_dtypes` knows families).
     """
     wide = 4 if dtype == "fp32" else UNQUANTISED_BYTES
-    attention = BYTES_PER_PARAMETER[attention_dtype(model, dtype)]
-    dense = BYTES_PER_PARAMETER[dtype] if dtype != "mxfp4" else UNQUANTISED_BYTES
+    attention, dense = (BYTES_PER_PARAMETER[own] for own in held_dtypes(model, dtype))
     return (
         model.attention_parameters * attention
         + model.dense_mlp_parameters * dense
@@ -144,8 +153,7 @@ def device_weight_bytes(model: ModelSpec, deployment: Deployment, stage: int = 0
     tp, pp = deployment.tensor_parallel, deployment.pipeline_parallel
     dtype = weight_dtype(model, deployment)
     wide = 4 if dtype == "fp32" else UNQUANTISED_BYTES
-    attention = BYTES_PER_PARAMETER[attention_dtype(model, dtype)]
-    dense = BYTES_PER_PARAMETER[dtype] if dtype != "mxfp4" else UNQUANTISED_BYTES
+    attention, dense = (BYTES_PER_PARAMETER[own] for own in held_dtypes(model, dtype))
     ranks = tp * deployment.data_parallel
     blocks = 0.0
     for a in model.attention:

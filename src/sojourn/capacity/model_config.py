@@ -7,25 +7,24 @@ changes a size. The rules follow the model classes of the transformers library.
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from sojourn.capacity.model_layers import Fields, attention_layers, mlp_layers
+from sojourn.capacity.audio import audio_parameters, audio_tokens_per_s
+from sojourn.capacity.model_fields import Fields, depth
+from sojourn.capacity.model_layers import attention_layers
+from sojourn.capacity.model_mlp import mlp_layers
+from sojourn.capacity.model_quantisation import stored
 from sojourn.capacity.model_records import AttentionKind, AttentionLayers, MlpLayers, ModelSpec
+from sojourn.capacity.model_types import KNOWN
+from sojourn.capacity.vision_config import read_vision
 from sojourn.errors import InputError
 from sojourn.interval import Sourced
 
 _TEXT_PARTS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
-_DTYPES: Final = {
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "float32": "fp32",
-    "torch.bfloat16": "bf16",
-    "torch.float16": "fp16",
-}
 
 
 def read_config(path: Path | str) -> ModelSpec:
@@ -37,6 +36,15 @@ def read_config(path: Path | str) -> ModelSpec:
     where = Path(path)
     if where.is_dir():
         where = where / "config.json"
+    raw = _object(where)
+    beside = where.with_name("hf_quant_config.json")
+    if not raw.get("quantization_config") and beside.is_file():
+        raw = {**raw, "quantization_config": _object(beside)}
+    name = str(raw.get("_name_or_path") or where.parent.name or where.stem)
+    return parse_config(raw, name=name, source=f"config.json at {where}", path=str(where))
+
+
+def _object(where: Path) -> dict[str, Any]:
     try:
         raw = json.loads(where.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -49,8 +57,7 @@ def read_config(path: Path | str) -> ModelSpec:
         ) from error
     if not isinstance(raw, dict):
         raise InputError("holds no JSON object", path=where, todo="Pass a config.json")
-    name = str(raw.get("_name_or_path") or where.parent.name or where.stem)
-    return parse_config(raw, name=name, source=f"config.json at {where}", path=str(where))
+    return raw
 
 
 def parse_config(
@@ -72,7 +79,9 @@ def parse_config(
     attention, norms = attention_layers(text)
     mlp = mlp_layers(text)
     embedding = head = vocab * hidden
-    model_type = text.words("model_type")
+    model_type = _known_type(text)
+    weights = stored(raw, text)
+    vision = read_vision(raw, hidden, path)
     positions = text.maybe("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
     if model_type in ("gpt2", "gpt_bigcode", "opt"):  # these learn an embedding per position
         embedding += text.whole("n_positions", "max_position_embeddings") * hidden
@@ -87,12 +96,41 @@ def parse_config(
         mlp=mlp,
         embedding_parameters=embedding,
         head_parameters=0 if _tied(raw, text) else head,
-        norm_parameters=norms + hidden,
-        vision_parameters=_vision_parameters(raw, hidden),
+        norm_parameters=norms + hidden + _lookup_parameters(text),
+        vision=vision,
+        vision_parameters=(vision.parameters if vision else 0) + audio_parameters(raw, hidden),
+        audio_tokens_per_s=audio_tokens_per_s(raw),
         mtp_parameters=_mtp_parameters(text, attention, mlp, vocab * hidden),
-        checkpoint_dtype=_checkpoint_dtype(raw, text),
+        checkpoint_dtype=weights.dtype,
+        part_dtypes=weights.parts,
         source=source,
         facts=dict(facts or {}),
+    )
+
+
+def _lookup_parameters(text: Fields) -> int:
+    """Tables looked up per token beside the embedding: Gemma 4's embeddings per layer."""
+    width = text.maybe("hidden_size_per_layer_input") or 0
+    return width and width * depth(text) * text.whole("vocab_size_per_layer_input")
+
+
+def _known_type(text: Fields) -> str:
+    """The architecture, if its layers are known.
+
+    Raises:
+        InputError: it is not named, or not known: counting it as another would be a guess.
+    """
+    name = text.words("model_type")
+    if name in KNOWN:
+        return name
+    near = difflib.get_close_matches(name, sorted(KNOWN), n=3, cutoff=0.5)
+    like = f" (near ones: {', '.join(near)})" if near else ""
+    raise text.wrong(
+        "model_type",
+        f"architecture {name!r} is not known{like}" if name else "is missing",
+        "If its layers are those of a known one (llama: attention and a gated feed-forward;"
+        " mixtral or qwen3_moe: with routed experts; deepseek_v3: latent attention), put that name"
+        " into a copy of the file and pass the copy",
     )
 
 
@@ -137,8 +175,8 @@ def _text_part(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _TIED_BY_DEFAULT: Final = frozenset(
-    {"gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "opt", "bloom", "cohere", "cohere2"}
-    | {"falcon", "gpt_bigcode", "starcoder2", "mpt"}
+    {"gemma", "gemma2", "gemma3", "gemma3_text", "gemma4", "gemma4_text", "gpt2", "opt", "bloom"}
+    | {"cohere", "cohere2", "falcon", "gpt_bigcode", "starcoder2", "mpt"}
 )
 """Model classes whose config leaves tie_word_embeddings out when it is true."""
 
@@ -148,67 +186,3 @@ def _tied(raw: Mapping[str, Any], text: Fields) -> bool:
     if own is None:
         return text.words("model_type") in _TIED_BY_DEFAULT
     return bool(own)
-
-
-def _checkpoint_dtype(raw: Mapping[str, Any], text: Fields) -> str:
-    quant = raw.get("quantization_config") or text.get("quantization_config")
-    if isinstance(quant, dict):
-        return _quantised_dtype(quant, text)
-    named = raw.get("torch_dtype") or raw.get("dtype") or text.get("torch_dtype", "dtype")
-    return _DTYPES.get(str(named), "bf16")
-
-
-_METHODS: Final = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4"}
-
-
-def _quantised_dtype(quant: Mapping[str, Any], text: Fields) -> str:
-    method = str(quant.get("quant_method", "")).lower()
-    found = _METHODS.get(method)
-    if method in ("awq", "gptq", "auto-round"):
-        found = "int8" if quant.get("bits", quant.get("w_bit", 4)) == 8 else "int4"
-    elif method == "bitsandbytes":
-        found = "int4" if quant.get("load_in_4bit") else "int8"
-    elif method == "modelopt":
-        found = "nvfp4" if "FP4" in str(quant.get("quant_algo", "")).upper() else "fp8"
-    elif method == "compressed-tensors":
-        found = _compressed_dtype(quant)
-    if found is not None:
-        return found
-    raise text.wrong(
-        "quantization_config.quant_method",
-        f"quantisation {method!r} is not known",
-        "Remove quantization_config and name the weight dtype in sojourn.yaml"
-        " (deployment.weight_dtype: bf16, fp8, int8, int4, mxfp4, nvfp4)",
-    )
-
-
-def _compressed_dtype(quant: Mapping[str, Any]) -> str | None:
-    """The commonest weight format of a compressed-tensors checkpoint."""
-    groups = quant.get("config_groups") or {}
-    formats = Counter(
-        (str(w.get("type", "int")), int(w.get("num_bits", 8)))
-        for g in groups.values()
-        if isinstance(g, dict) and isinstance(w := g.get("weights"), dict)
-    )
-    names = {("float", 8): "fp8", ("int", 8): "int8", ("int", 4): "int4", ("float", 4): "nvfp4"}
-    return names.get(formats.most_common(1)[0][0]) if formats else None
-
-
-def _vision_parameters(raw: Mapping[str, Any], text_hidden: int) -> int:
-    """Vision encoder, counted as transformer blocks of its own config; projector left out.
-
-    Wrong when: the encoder is no plain transformer; by up to a tenth for projectors.
-    """
-    vision = raw.get("vision_config")
-    if not isinstance(vision, dict):
-        return 0
-    fields = Fields(vision, None)
-    width = fields.maybe("embed_dim", "hidden_size", "width")
-    depth = fields.maybe("num_hidden_layers", "depth", "layers")
-    if width is None or depth is None:
-        return 0
-    if vision.get("embed_dim") is None and vision.get("out_hidden_size") == width != text_hidden:
-        return 0
-    inner = fields.maybe("intermediate_size") or round(width * (vision.get("mlp_ratio") or 4))
-    matrices = 3 if str(vision.get("hidden_act", "")) in ("silu", "swiglu") else 2
-    return depth * (4 * width * width + matrices * width * inner)

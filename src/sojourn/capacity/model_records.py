@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from sojourn.capacity.vision_records import VisionSpec
 from sojourn.interval import Sourced
 from sojourn.records import Record
 
@@ -35,8 +36,22 @@ class AttentionLayers(Record):
         0, description="The same in decode (latent attention works on the latent there)."
     )
     state_bytes_per_request: int = Field(
-        0, description="Constant memory per request (linear layers), bytes."
+        0, description="Constant memory per request (linear layers, windows beside a cache), bytes."
     )
+    top_k: int | None = Field(
+        None, description="Tokens it attends to of those cached (sparse attention); None: all."
+    )
+    index_bytes_per_token: int = Field(
+        0, description="Cached bytes per token of the indexer that chooses them, all ranks each."
+    )
+    index_score: int = Field(
+        0, description="Multiply-adds of the indexer per pair of token and context token, 8 bits."
+    )
+
+    @classmethod
+    def matrix(cls, parameters: int) -> AttentionLayers:
+        """A layer whose attention was replaced by one matrix: no cache, no state."""
+        return cls(kind=AttentionKind.LINEAR, layers=0, parameters=parameters)
 
 
 class MlpLayers(Record):
@@ -66,16 +81,28 @@ class ModelSpec(Record):
     mlp: tuple[MlpLayers, ...]
     embedding_parameters: int
     head_parameters: int = Field(description="Of the output head; 0 when tied to the embedding.")
-    norm_parameters: int
-    vision_parameters: int = 0
+    norm_parameters: int = Field(description="Of norms, and of tables looked up in each layer.")
+    vision: VisionSpec | None = Field(None, description="The image encoder, where it has one.")
+    vision_parameters: int = Field(0, description="Of image and audio encoders and projectors.")
+    audio_tokens_per_s: float | None = Field(None, description="Tokens per second of sound.")
     mtp_parameters: int = Field(
         0, description="Of the multi-token-prediction layers; loaded for speculation only."
     )
     checkpoint_dtype: str = "bf16"
+    part_dtypes: dict[str, str] = Field(
+        default_factory=dict,
+        description="Parts of the blocks that the checkpoint stores in another format: attention,"
+        " dense (dense and shared feed-forward), experts.",
+    )
     source: str
     facts: dict[str, Sourced] = Field(
         default_factory=dict, description="Published figures, with their source."
     )
+
+    def part_dtype(self, part: str, dtype: str) -> str:
+        """Format of a part (attention, dense, experts) when the weights are held in `dtype`: what
+        the checkpoint keeps otherwise stays so; a 16-bit checkpoint is quantised as a whole."""
+        return self.part_dtypes.get(part, dtype) if dtype == self.checkpoint_dtype else dtype
 
     @property
     def layers(self) -> int:

@@ -124,6 +124,11 @@ class StepModel(Record):
         """A step with `batch` decodes whose contexts sum to `context_sum` tokens."""
         return self._at(self.base_s, batch) + self._at(self.slope_s_per_token, batch) * context_sum
 
+    def decode_steps_s(self, batch: Floats, context_sum: Floats | float = 0.0) -> Floats:
+        """`decode_step_s` of many steps; batches may be fractions, between two whole ones."""
+        base = _between(self.batches, self.base_s, batch)
+        return base + _between(self.batches, self.slope_s_per_token, batch) * context_sum
+
     def step_s(self, batch: int, context_sum: float, tokens: int, token_context: float) -> float:
         """A mixed step: decodes, and `tokens` prompt tokens; `token_context` is the sum over
         those tokens of the context each attends to."""

@@ -1,77 +1,36 @@
-"""Step time from physics: bytes over bandwidth, FLOPs over peak, each with a fitted efficiency.
+"""Step time from physics: each kernel of a step by its bytes and FLOPs, links, and the host.
 
 The last of three sources (fit from telemetry, measured operator tables, this): it works with
-nothing but a config.json and an accelerator row. The efficiencies are constants below, fitted
-once; `benchmarks/fit_roofline.py` fits them again and prints the errors by model and card, and
-tests/capacity/test_roofline.py holds the errors.
+nothing but a config.json and an accelerator row. Shapes of kernels are in `roofline_families`,
+end-to-end constants in `roofline_constants`; `benchmarks/fit_roofline.py` fits the latter again
+and prints the errors on models and cards left out of the fit.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from sojourn.capacity import roofline_attention as attention
 from sojourn.capacity.catalogue import Gpu
-from sojourn.capacity.memory import (
-    BYTES_PER_PARAMETER,
-    UNQUANTISED_BYTES,
-    kv_replication,
-    kv_value_bytes,
-    weight_dtype,
-)
-from sojourn.capacity.model_records import AttentionKind, AttentionLayers, MlpLayers, ModelSpec
+from sojourn.capacity.model_records import ModelSpec
 from sojourn.capacity.records import StepModel
+from sojourn.capacity.roofline_constants import CONSTANTS, Constants
+from sojourn.capacity.roofline_links import all_reduce_s, hops_s
+from sojourn.capacity.roofline_matrices import blocks_s, distinct_experts, head_s, launched
+from sojourn.capacity.roofline_setting import MEAN_CONTEXT, Setting, parameter_bytes, setting_of
+from sojourn.capacity.roofline_spread import spread
 from sojourn.config import Deployment
 from sojourn.interval import Provenance
 
-BATCHES: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-MEAN_CONTEXT: Final = 1024.0
-"""Context at which sliding windows are linearised where the caller names none."""
+__all__ = ["MEAN_CONTEXT", "distinct_experts", "physical_floor_s", "step_model"]
 
-
-@dataclass(frozen=True)
-class Efficiency:
-    """Shares of peak that real kernels reach, and times that no peak explains.
-
-    Shares lie in (0, 1], times are >= 0, so no prediction beats the physical limit. Fitted on
-    1,117 public rows (vLLM 0.11 and later, SGLang, TensorRT-LLM; H100, H200, B200): median error
-    12.0% and 10.4% on the two sets, 12.0% on groups left out of the fit. Wrong when: the engine
-    is older than 2025 (more host time), the card is of another family, or MoE kernels are tuned
-    for the shape (up to 40% shorter) or fall back to a generic one (up to 35% longer).
-    """
-
-    weights: float = 0.738  # of bandwidth, reading weights of dense matrices
-    experts: float = 0.346  # of bandwidth, reading weights of routed experts
-    kv: float = 0.757  # of bandwidth, reading the KV cache
-    decode_flops: float = 0.35  # of peak, dense matrices at decode batches (bound of the fit)
-    expert_flops: float = 0.20  # of peak, grouped expert matrices (bound of the fit)
-    prefill_flops: float = 0.544  # of peak, matrices at prefill
-    attention_flops: float = 0.50  # of 16-bit peak, prefill attention; assumed
-    routing_spread: float = 0.70  # exponent on tokens in `distinct_experts` (bound of the fit)
-    link: float = 0.60  # of one direction of the link, all-reduce; assumed
-    host_step_s: float = 0.1e-3  # scheduler and launch, per step (bound of the fit)
-    host_sequence_s: float = 17.6e-6  # sampling and bookkeeping, per sequence
-    layer_s: float = 38.4e-6  # gaps between kernels and host work that grows with depth
-    expert_layer_s: float = 1e-6  # routing of a routed layer (bound of the fit)
-    all_reduce_s: float = 12.8e-6  # latency of one all-reduce over a fast link
-    all_reduce_slow_s: float = 30e-6  # the same over PCIe; assumed
-    front_s: float = 5e-3  # HTTP and tokenising before the queue; assumed
-
-
-EFFICIENCY: Final = Efficiency()
-FAST_LINK_BYTES_PER_S: Final = 200e9
-"""Links at least this fast (NVLink, Infinity Fabric) have the low all-reduce latency."""
-
-
-@dataclass(frozen=True)
-class _Setting:
-    model: ModelSpec
-    gpu: Gpu
-    tp: int
-    dtype: str
-    value_bytes: int
-    context: float
-    eff: Efficiency
+BATCHES: Final = (
+    0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+)  # fmt: skip
+PROMPTS: Final = (0, 1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+"""Prompt tokens of a step at which its cost is given; linear between and beyond."""
+GRAPH_TOKENS: Final = 512
+"""Steps with more tokens than this run without a CUDA graph (default of vLLM and SGLang)."""
 
 
 def step_model(
@@ -80,193 +39,132 @@ def step_model(
     deployment: Deployment,
     *,
     mean_context: float | None = None,
-    efficiency: Efficiency = EFFICIENCY,
+    constants: Constants = CONSTANTS,
 ) -> StepModel:
-    """Step time tables of one replica, seconds.
+    """Step time tables of one data-parallel rank, seconds.
 
-    base(B) = host + gaps + all-reduces + max(weight bytes/(BW e), B FLOPs/(peak e)) + constants
-    per sequence (closed windows, linear states); slope = KV bytes per context token/(BW e), or
-    its FLOPs where larger; prefill per token = FLOPs/(peak e) + all-reduce bytes; per token x
-    context = attention FLOPs. All divided by the tensor-parallel degree. Windows shorter than
-    `mean_context` count as closed (constant), longer ones as open (growing).
-    Source: roofline (Williams 2009) with efficiencies fitted on public measurements.
-    Wrong when: contexts straddle a window, kernels are not the usual ones for the card, decode
-    is speculative, or the engine runs without CUDA graphs (gaps grow several times).
+    base(B): matrix products of B tokens (weights read once, or FLOPs), kernels' launches,
+    all-reduces, sampler, and the host time that does not overlap; slope: KV bytes per context
+    token; prompts: what n more tokens cost, by table, and their attention per token x context.
+    base(0) is a step of one token without a sequence. Windows shorter than `mean_context` count
+    as closed (constant), longer ones as open (growing).
+    Source: roofline (Williams 2009), kernel by kernel; constants as told in their modules.
+    Wrong when: contexts straddle a window, an engine's kernels do not suit the shape, decode is
+    speculative, or ranks are unequally busy.
     """
-    s = _Setting(
-        model=model,
-        gpu=gpu,
-        tp=deployment.tensor_parallel,
-        dtype=weight_dtype(model, deployment),
-        value_bytes=kv_value_bytes(deployment),
-        context=MEAN_CONTEXT if mean_context is None else mean_context,
-        eff=efficiency,
-    )
-    slope = _context_slope_s(s)
+    s = setting_of(model, gpu, deployment, mean_context=mean_context, constants=constants)
+    slope = attention.slope_s(s)
+    kinds = f"{s.tp} x {gpu.name}" + (f", {s.dp} ranks" if s.dp > 1 else "")
     return StepModel(
         batches=BATCHES,
-        base_s=tuple(_base_s(s, batch) for batch in BATCHES),
+        base_s=tuple(base_s(s, batch) for batch in BATCHES),
         slope_s_per_token=tuple(slope for _ in BATCHES),
-        prefill_s_per_token=_prefill_s(s),
-        prefill_s_per_token_context=_prefill_context_s(s),
-        front_s=efficiency.front_s,
+        prefill_s_per_token=0.0,
+        prefill_s_per_token_context=attention.prefill_context_s(s),
+        prefill_tokens=PROMPTS,
+        prefill_base_s=tuple(prompt_s(s, tokens) for tokens in PROMPTS),
+        front_s=front_s(s, s.context),
         provenance=Provenance.CATALOGUE,
-        source=f"roofline: {model.name} in {s.dtype} on {s.tp} x {gpu.name},"
-        f" {deployment.engine}, efficiencies fitted on public measurements",
+        source=f"roofline: {model.name} in {s.dtype} on {kinds}, {deployment.engine};"
+        " measured kernel shapes, end-to-end constants fitted on public measurements",
         valid_batch=(0, BATCHES[-1]),
         valid_context=(0, model.max_model_len or 0),
+        spread=spread(model, s.family, BATCHES),
+        to_narrow="Record request rows of this deployment: a fit to them replaces this estimate.",
     )
 
 
-def distinct_experts(layer: MlpLayers, tokens: float, spread: float = 1.0) -> float:
-    """Mean number of experts that at least one of n tokens is sent to: E (1-(1-k/E)^(n^g)).
-
-    Symbols: E experts, k per token, n `tokens`, g `spread`: 1 for independent uniform routing,
-    below 1 because tokens of a batch (and popular experts) agree. Source: derived; g fitted.
-    Wrong when: experts are balanced by force, or the batch is one text many times.
-    """
-    if not layer.experts or tokens <= 0:
-        return 0.0
-    alone = 1 - layer.experts_per_token / layer.experts
-    return float(layer.experts * (1 - alone ** (tokens**spread)))
+def front_s(s: Setting, tokens: float) -> float:
+    """Front end of a call with a prompt of so many tokens, before it is queued. `step_model` gives
+    it for its mean context: a step model has one front for all calls."""
+    return s.engine.front_s + s.constants.front_token_s * tokens
 
 
-def _block_bytes(s: _Setting) -> float:
-    per = UNQUANTISED_BYTES if s.dtype == "mxfp4" else BYTES_PER_PARAMETER[s.dtype]
-    return s.model.block_parameters * per + s.model.output_parameters * UNQUANTISED_BYTES
+def _blocks_s(s: Setting, tokens: float) -> float:
+    """Blocks, all-reduces and hops of a step with `tokens` tokens on this rank."""
+    reduces = 2 * s.model.layers * all_reduce_s(s, tokens)
+    return blocks_s(s, tokens) + reduces + hops_s(s, tokens)
 
 
-def weights_s(s: _Setting, tokens: float) -> float:
-    """Time to multiply `tokens` tokens with every matrix they need.
-
-    Dense and expert matrices are kernels of their own: each takes the longer of reading its
-    bytes and doing its FLOPs.
-    """
-    model, eff = s.model, s.eff
-    routed = model.active_block_parameters - model.block_parameters
-    dense = model.block_parameters + model.output_parameters
-    expert_bytes = (
-        sum(
-            m.layers * distinct_experts(m, tokens, eff.routing_spread) * m.expert_parameters
-            for m in model.mlp
-        )
-        * BYTES_PER_PARAMETER[s.dtype]
-    )
-    bandwidth = s.gpu.bandwidth_bytes_per_s * s.tp
-    peak = s.gpu.flops(s.dtype) * s.tp
-    dense_peak = (s.gpu.bf16_flops if s.dtype == "mxfp4" else s.gpu.flops(s.dtype)) * s.tp
-    return max(
-        _block_bytes(s) / (bandwidth * eff.weights),
-        2 * tokens * dense / (dense_peak * eff.decode_flops),
-    ) + max(
-        expert_bytes / (bandwidth * eff.experts), 2 * tokens * routed / (peak * eff.expert_flops)
-    )
-
-
-def _base_s(s: _Setting, batch: int) -> float:
-    routed = sum(m.layers for m in s.model.mlp if m.experts)
-    fixed = s.eff.host_step_s + s.eff.layer_s * s.model.layers + s.eff.expert_layer_s * routed
-    tokens = max(batch, 1)
+def gpu_decode_s(s: Setting, batch: float) -> float:
+    """GPU time of a decode step, contexts (open ones) left out."""
     return (
-        fixed
-        + s.eff.host_sequence_s * batch
-        + _all_reduce_fixed_s(s)
-        + _all_reduce_token_s(s) * batch
-        + weights_s(s, tokens)
-        + batch * _constant_read_s(s)
+        _blocks_s(s, batch)
+        + attention.launches_s(s)
+        + batch * attention.sequence_s(s)
+        + head_s(s, batch)
     )
 
 
-def _all_reduce_fixed_s(s: _Setting) -> float:
-    if s.tp == 1:
+def base_s(s: Setting, batch: int) -> float:
+    """A decode step without the part that grows with contexts."""
+    tokens = max(batch, 1)
+    looks = tokens * s.context * attention.slope_s(s)
+    busy = gpu_decode_s(s, tokens) + looks
+    host = s.engine.step_s + s.engine.sequence_s * batch
+    if s.eager or not s.engine.graphs:
+        busy = max(busy, s.engine.launch_s * launched(s))
+    hidden = s.engine.overlap * host
+    return max(busy, hidden) + host - hidden - looks
+
+
+def prompt_s(s: Setting, tokens: int) -> float:
+    """What `tokens` prompt tokens add to a step, but for attention over their contexts."""
+    if tokens == 0:
         return 0.0
-    fast = s.gpu.link_bytes_per_s >= FAST_LINK_BYTES_PER_S
-    return 2 * s.model.layers * (s.eff.all_reduce_s if fast else s.eff.all_reduce_slow_s)
-
-
-def _all_reduce_token_s(s: _Setting) -> float:
-    """Two ring all-reduces per layer of one token's hidden state: 2 (tp-1)/tp x bytes each."""
-    if s.tp == 1:
-        return 0.0
-    moved = 2 * s.model.layers * 2 * (s.tp - 1) / s.tp * s.model.hidden_size * 2
-    return moved / (s.gpu.link_bytes_per_s * s.eff.link)
-
-
-def _closed(s: _Setting, layer: AttentionLayers) -> bool:
-    return layer.window is not None and layer.window <= s.context
-
-
-def _kv_share(s: _Setting, layer: AttentionLayers) -> float:
-    """Bytes of one cached token of these layers on one GPU."""
-    copies = kv_replication(layer, s.tp)
-    return layer.layers * layer.kv_values_per_token * s.value_bytes * copies / s.tp
-
-
-def _kv_token_s(s: _Setting, layer: AttentionLayers) -> float:
-    """One decode looking at one cached token of these layers: bytes or FLOPs, the longer."""
-    read = _kv_share(s, layer) / (s.gpu.bandwidth_bytes_per_s * s.eff.kv)
-    flops = 2 * layer.layers * layer.score_decode / s.tp
-    return max(read, flops / (s.gpu.bf16_flops * s.eff.decode_flops))
-
-
-def _context_slope_s(s: _Setting) -> float:
-    return sum(_kv_token_s(s, a) for a in s.model.attention if not _closed(s, a))
-
-
-def _constant_read_s(s: _Setting) -> float:
-    """What a sequence reads per step whatever its context: closed windows, states in and out."""
-    total = 0.0
-    for a in s.model.attention:
-        if a.kind is AttentionKind.LINEAR:
-            moved = 2 * a.layers * a.state_bytes_per_request / s.tp
-            total += moved / (s.gpu.bandwidth_bytes_per_s * s.eff.kv)
-        elif _closed(s, a) and a.window is not None:
-            total += a.window * _kv_token_s(s, a)
-    return total
-
-
-def _prefill_s(s: _Setting) -> float:
-    flops = 2 * s.model.active_block_parameters / s.tp
-    linear = flops / (s.gpu.flops(s.dtype) * s.eff.prefill_flops)
-    windows = sum(
-        a.window * _score_s(s, a) for a in s.model.attention if _closed(s, a) and a.window
+    one = base_s(s, 0)
+    head = head_s(s, 1)
+    host = s.engine.step_s
+    hidden = s.engine.overlap * host
+    busy = (
+        _blocks_s(s, tokens)
+        + attention.launches_s(s)
+        + tokens * attention.prefill_token_s(s)
+        + head
     )
-    return linear + windows + _all_reduce_token_s(s)
+    busy = max(busy, s.engine.launch_s * launched(s))
+    return max(max(busy, hidden) + host - hidden - one, 0.0)
 
 
-def _score_s(s: _Setting, layer: AttentionLayers) -> float:
-    flops = 2 * layer.layers * layer.score_prefill / s.tp
-    return flops / (s.gpu.bf16_flops * s.eff.attention_flops)
-
-
-def _prefill_context_s(s: _Setting) -> float:
-    return sum(_score_s(s, a) for a in s.model.attention if not _closed(s, a))
-
-
-def physical_floor_s(
-    model: ModelSpec, gpu: Gpu, deployment: Deployment, *, batch: int, context_sum: float
+def physical_floor_s(  # noqa: PLR0913  one argument each for what a step holds
+    model: ModelSpec,
+    gpu: Gpu,
+    deployment: Deployment,
+    *,
+    batch: int,
+    context_sum: float,
+    tokens: int = 0,
+    token_context: float = 0.0,
 ) -> float:
-    """No decode step can be shorter, s: bytes at full bandwidth or FLOPs at peak, the longer.
+    """No step can be shorter, s: bytes at full bandwidth or FLOPs at peak, the longer.
 
+    `batch` decodes whose contexts sum to `context_sum`, and `tokens` prompt tokens that attend to
+    `token_context` tokens in all (as `StepModel.step_s`), on one data-parallel rank. Weights are
+    read once; of routed experts only those that one token needs, split over all that hold them.
     Source: definition of the peaks in the catalogue. Wrong when: weights stay in on-chip cache
     (models of a few hundred MB), or a speculative draft skips the model.
     """
-    ideal = Efficiency(
-        weights=1, experts=1, kv=1, decode_flops=1, expert_flops=1, prefill_flops=1,
-        attention_flops=1, link=1, routing_spread=0, host_step_s=0, host_sequence_s=0,
-        layer_s=0, expert_layer_s=0, all_reduce_s=0, all_reduce_slow_s=0, front_s=0,
-    )  # fmt: skip
-    dtype = weight_dtype(model, deployment)
-    s = _Setting(
-        model=model,
-        gpu=gpu,
-        tp=deployment.tensor_parallel,
-        dtype=dtype,
-        value_bytes=kv_value_bytes(deployment),
-        context=0.0,
-        eff=ideal,
-    )
-    growing = sum(
-        _kv_share(s, a) for a in model.attention if a.window is None
-    )  # a closed window reads less; leaving it out keeps this a floor
-    return max(weights_s(s, batch), growing * context_sum / gpu.bandwidth_bytes_per_s)
+    s = setting_of(model, gpu, deployment, mean_context=0.0, constants=CONSTANTS)
+    rows = batch + tokens
+    moved = computed = 0.0
+    for a in model.attention:
+        dtype = s.format("attention")
+        share = a.layers * a.parameters / s.tp
+        moved += share * parameter_bytes(dtype)
+        computed += 2 * rows * share / gpu.flops(dtype)
+        if attention.reach(a) is None:
+            moved += attention.kv_bytes(s, a) * context_sum
+            scores = a.score_decode * context_sum + a.score_prefill * token_context
+            computed += 2 * a.layers * scores / s.tp / gpu.bf16_flops
+    for m in model.mlp:
+        dense, routed = s.format("dense"), s.format("experts")
+        best = max(gpu.flops(dense), gpu.bf16_flops)
+        moved += m.layers * m.dense_parameters / s.tp * min(parameter_bytes(dense), 2)
+        computed += 2 * rows * m.layers * m.dense_parameters / s.tp / best
+        chosen = m.layers * m.experts_per_token * m.expert_parameters / s.ranks
+        moved += chosen * parameter_bytes(routed)
+        computed += 2 * rows * s.dp * chosen / gpu.flops(routed)
+    if batch:
+        moved += model.output_parameters / s.tp * parameter_bytes("bf16")
+        computed += 2 * batch * model.output_parameters / s.tp / gpu.bf16_flops
+    return max(moved / gpu.bandwidth_bytes_per_s, computed) if rows else 0.0

@@ -18,7 +18,10 @@ from sojourn.capacity.catalogue import Gpu
 from sojourn.capacity.memory import memory, weight_dtype
 from sojourn.capacity.model_records import ModelSpec
 from sojourn.capacity.records import StepModel
-from sojourn.capacity.roofline import EFFICIENCY
+from sojourn.capacity.roofline import GRAPH_TOKENS
+from sojourn.capacity.roofline_constants import CONSTANTS
+from sojourn.capacity.roofline_matrices import launched
+from sojourn.capacity.roofline_setting import Setting, setting_of
 from sojourn.capacity.silicon_fit import (
     BATCHES,
     CONTEXTS,
@@ -28,10 +31,11 @@ from sojourn.capacity.silicon_fit import (
     prompt_costs,
 )
 from sojourn.capacity.silicon_guards import Reduces, bounded, bounds_s, monotone
+from sojourn.capacity.silicon_host import Host
 from sojourn.capacity.silicon_query import Asked
 from sojourn.capacity.silicon_tables import Query, Refused, StepTables
 from sojourn.config import Deployment
-from sojourn.errors import UsageError
+from sojourn.errors import SojournError
 from sojourn.interval import Excuse, Provenance
 from sojourn.trace.arrays import Floats
 
@@ -42,15 +46,21 @@ POOL_SLACK: Final = 1.5
 
 
 def step_model(
-    model: ModelSpec, gpu: Gpu, deployment: Deployment, *, mean_context: float | None = None
+    model: ModelSpec,
+    gpu: Gpu,
+    deployment: Deployment,
+    *,
+    mean_context: float | None = None,
+    host: Host | None = None,
 ) -> StepModel | Excuse:
     """Step times of one data-parallel rank from measured operators, s; an `Excuse` where the
     tables are not installed, do not cover it, or no guard can mend what they say.
 
-    `mean_context`: tokens of a decoding sequence, where known; lines are fitted around it.
+    `mean_context`: tokens of a decoding sequence, where known; lines are fitted around it. `host`:
+    times beyond the operators; None: those of the engine's version.
     """
     try:
-        build = _Build(model, gpu, deployment, mean_context or MEAN_CONTEXT)
+        build = _Build(model, gpu, deployment, mean_context or MEAN_CONTEXT, host)
         return build.model()
     except Refused as refused:
         return Excuse(
@@ -67,6 +77,7 @@ class _Build:
     gpu: Gpu
     deployment: Deployment
     context: float
+    host: Host | None = None
     notes: list[str] = field(default_factory=list)
 
     def model(self) -> StepModel:
@@ -75,28 +86,50 @@ class _Build:
         Raises:
             Refused: as `step_model`'s excuses.
         """
-        asked = silicon_query.asked(self.model_spec, self.gpu, self.deployment)
-        query, tables = self._first_that_answers(asked)
-        reduces = Reduces(self.model_spec, self.gpu, self.deployment.tensor_parallel)
+        asked, query, tables = self._tables()
+        reduces = Reduces(self._setting())
         decode = self._decode(tables, reduces)
         prompts = self._prompts(tables, reduces)
         if note := reduces.note():
             self.notes.append(note)
         return self._step(asked, query, tables, (decode, prompts))
 
-    def _first_that_answers(self, asked: Asked) -> tuple[Query, StepTables]:
-        """The first of the queries whose tables hold a decode and a prefill step."""
-        reasons: list[str] = []
-        for query in asked.queries:
+    def _tables(self) -> tuple[Asked, Query, StepTables]:
+        """The engine's own tables (another's where it has none for the shape), shared kernels by
+        the fastest of all engines'.
+
+        Raises:
+            Refused: no engine's tables answer; the reason of its own.
+        """
+        own = silicon_query.asked(self.model_spec, self.gpu, self.deployment)
+        names = sorted(silicon_query.BACKENDS, key=lambda name: name != own.backend)
+        found: list[tuple[Asked, Query, StepTables]] = []
+        reasons: list[Refused] = []
+        for name in names:
+            named = self.deployment.model_copy(update={"engine": name})
             try:
-                tables = silicon_tables.open_tables(query)
-                tables.decode(1, 1024)
-                tables.prefill(1024, 0)
+                asked = silicon_query.asked(self.model_spec, self.gpu, named)
+                query, tables = _first_that_answers(asked)
             except Refused as refused:
-                reasons.append(str(refused))
+                reasons.append(refused)
                 continue
-            return query, tables
-        raise Refused(reasons[0])
+            found.append((asked, query, tables))
+        if not found:
+            raise reasons[0]
+        asked, query, tables = found[0]
+        if asked.backend != own.backend:
+            self.notes.append(
+                f"{own.backend} has no tables of it, those of {asked.backend} stand in"
+            )
+        others = [each for _, _, each in found[1:]]
+        return asked, query, silicon_tables.Fastest(tables, others)
+
+    def _setting(self) -> Setting:
+        """What the roofline knows of the deployment: its links, its engine's launches."""
+        return setting_of(
+            self.model_spec, self.gpu, self.deployment, mean_context=self.context,
+            constants=CONSTANTS,
+        )  # fmt: skip
 
     def _pool_tokens(self) -> float:
         """Tokens the KV pool of one rank holds.
@@ -104,16 +137,11 @@ class _Build:
         Raises:
             Refused: the deployment does not fit the card.
         """
-        d = self.deployment
-        ranks = d.data_parallel
-        whole = d.model_copy(
-            update={"tensor_parallel": d.tensor_parallel * ranks, "data_parallel": 1}
-        )
         try:
-            held = memory(self.model_spec, self.gpu, whole)
-        except UsageError as error:
+            held = memory(self.model_spec, self.gpu, self.deployment)
+        except SojournError as error:
             raise Refused(str(error)) from error
-        return held.kv_tokens / ranks or math.inf
+        return float(held.kv_tokens) or math.inf
 
     def _decode(self, tables: StepTables, reduces: Reduces) -> Decode:
         """The decode grid, cleaned, as lines."""
@@ -139,11 +167,18 @@ class _Build:
         return decode_lines(times, self.context)
 
     def _prompts(self, tables: StepTables, reduces: Reduces) -> Prompts:
+        """Prompt costs; without a CUDA graph no step is shorter than its launches."""
         context = round(self.context)
+        setting = self._setting()
+        launches = setting.engine.launch_s * launched(setting)
+
+        def graphless(tokens: int, told: float) -> float:
+            return max(told, launches) if tokens > GRAPH_TOKENS else told
+
         return prompt_costs(
-            lambda n, prefix: reduces.total_s(tables.prefill(n, prefix), n),
-            lambda n, batch: reduces.total_s(
-                tables.mixed(n, batch, max(context, n + 1)), n + batch
+            lambda n, prefix: graphless(n, reduces.total_s(tables.prefill(n, prefix), n)),
+            lambda n, batch: graphless(
+                n, reduces.total_s(tables.mixed(n, batch, max(context, n + 1)), n + batch)
             ),
             lambda batch: reduces.total_s(tables.decode(batch, context), batch),
             longest=16384,
@@ -153,23 +188,24 @@ class _Build:
         self, asked: Asked, query: Query, tables: StepTables, parts: tuple[Decode, Prompts]
     ) -> StepModel:
         decode, prompts = parts
-        host = silicon_host.host_of(self.deployment.engine)
+        host = self.host or silicon_host.host_of(self.deployment.engine)
+        dtype = weight_dtype(self.model_spec, self.deployment)
+        fixed = silicon_host.fixed_s(host, self.model_spec, self.gpu, self.deployment, dtype)
+        each = silicon_host.sequence_s(host, self.model_spec)
         per_token = _per_token(prompts)
         table = prompts.added_s - per_token * np.asarray(prompts.tokens)
         batches = (0, *BATCHES)
         base = [prompts.base_s, *decode.base_s]
         return StepModel(
             batches=batches,
-            base_s=tuple(
-                float(b) + host.sequence_s * batch for b, batch in zip(base, batches, strict=True)
-            ),
+            base_s=tuple(float(b) + each * batch for b, batch in zip(base, batches, strict=True)),
             slope_s_per_token=(float(decode.slope_s[0]), *(float(s) for s in decode.slope_s)),
             prefill_s_per_token=per_token,
             prefill_s_per_token_context=prompts.attended_s,
             prefill_tokens=prompts.tokens,
             prefill_base_s=tuple(float(max(v, 0.0)) for v in table),
-            host_s=host.step_s,
-            front_s=EFFICIENCY.front_s,
+            host_s=fixed,
+            front_s=self._setting().engine.front_s,
             provenance=Provenance.CATALOGUE,
             source=self._source(asked, query, tables, parts),
             held_out_error=silicon_host.HELD_OUT_ERROR,
@@ -191,7 +227,8 @@ class _Build:
         said = (
             f"operator tables of {silicon_tables.PACKAGE} {silicon_tables.VERSION}"
             f" ({asked.backend} {tables.version} on {asked.system}):"
-            f" {self.model_spec.name} as {asked.like}, weights {dtype}, KV cache {kv},"
+            f" {self.model_spec.name} as {asked.like}, weights {dtype}, KV cache {kv}, matrices and"
+            " collectives by the fastest kernel of any engine,"
             f" TP {query.tp}, PP {query.pp}, DP {query.dp}, experts TP {query.moe_tp} EP"
             f" {query.moe_ep}; host time of {self.deployment.engine} added; lines miss the decode"
             f" grid by {decode.median_error:.1%} (median; {decode.largest_error:.0%} at most),"
@@ -199,6 +236,25 @@ class _Build:
             f" ({prompts.largest_error:.0%} at most)"
         )
         return "; ".join((said, *self.notes))
+
+
+def _first_that_answers(asked: Asked) -> tuple[Query, StepTables]:
+    """The first of the queries whose tables hold a decode and a prefill step.
+
+    Raises:
+        Refused: none does; the reason of the first.
+    """
+    reasons: list[str] = []
+    for query in asked.queries:
+        try:
+            tables = silicon_tables.open_tables(query)
+            tables.decode(1, 1024)
+            tables.prefill(1024, 0)
+        except Refused as refused:
+            reasons.append(str(refused))
+            continue
+        return query, tables
+    raise Refused(reasons[0])
 
 
 def _same_kv(told: str, wanted: str) -> bool:

@@ -20,8 +20,10 @@ from sojourn.capacity.memory import (
     weight_dtype,
 )
 from sojourn.capacity.model_records import ModelSpec
-from sojourn.capacity.roofline import EFFICIENCY, FAST_LINK_BYTES_PER_S, physical_floor_s
-from sojourn.capacity.silicon_tables import Op, Refused
+from sojourn.capacity.roofline import physical_floor_s
+from sojourn.capacity.roofline_links import all_reduce_s
+from sojourn.capacity.roofline_setting import Setting
+from sojourn.capacity.silicon_tables import Op, Refused, is_reduce
 from sojourn.config import Deployment
 from sojourn.trace.arrays import Floats
 
@@ -31,49 +33,30 @@ take, beside `LAYER_S` for every layer; measured ones stay below 3."""
 LAYER_S: Final = 0.25e-3
 """What the launches and all-reduces of one layer may take, s; measured ones take a tenth of it."""
 REDUCE_LIMIT: Final = 2.5
-"""Times our own link model an all-reduce of the tables may take before it is replaced. Cards with
-NVLink stay below 1.6; L40S over PCIe reaches 6 at TP 8, more than two cards' times together."""
+"""Times our own link model an all-reduce of the tables may take before it is replaced."""
 MENDED_LIMIT: Final = 0.15
 """Median change by the isotonic clean-up above which the tables are refused."""
-
-
-def reduce_s(gpu: Gpu, tp: int, values: float) -> float:
-    """One ring all-reduce of `values` 16-bit numbers over `tp` cards, s: latency +
-    2 (tp-1)/tp x bytes / (link x efficiency). Source: `roofline.EFFICIENCY`. Wrong when: the
-    switch adds up itself (NVLS: half the bytes), or cards talk through the host's memory."""
-    fast = gpu.link_bytes_per_s >= FAST_LINK_BYTES_PER_S
-    latency = EFFICIENCY.all_reduce_s if fast else EFFICIENCY.all_reduce_slow_s
-    moved = 2 * (tp - 1) / tp * values * 2
-    return latency + moved / (gpu.link_bytes_per_s * EFFICIENCY.link)
-
-
-def is_reduce(name: str) -> bool:
-    """Whether an operator of the tables is an all-reduce between layers."""
-    return "_ar_" in name or name.endswith("_ar")
 
 
 class Reduces:
     """Replaces all-reduces that no link of the card explains, and remembers that it did."""
 
-    def __init__(self, model: ModelSpec, gpu: Gpu, tp: int) -> None:
-        self._model = model
-        self._gpu = gpu
-        self._tp = tp
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
         self.replaced = 0
         self.worst = 0.0
 
     def total_s(self, ops: Sequence[Op], tokens: int) -> float:
         """The step with `tokens` tokens, s, implausible all-reduces by our link model."""
-        if self._tp == 1:
+        if self._setting.tp == 1:
             return sum(op.s for op in ops)
-        one = reduce_s(self._gpu, self._tp, tokens * self._model.hidden_size)
+        one = all_reduce_s(self._setting, tokens)
         total = 0.0
         for op in ops:
             if not is_reduce(op.name):
                 total += op.s
                 continue
-            count = 1 if "embedding" in op.name else self._model.layers
-            ours = one * count
+            ours = one * (1 if "embedding" in op.name else self._setting.model.layers)
             self.worst = max(self.worst, op.s / ours)
             if op.s > REDUCE_LIMIT * ours:
                 self.replaced += 1
@@ -87,8 +70,8 @@ class Reduces:
         if not self.replaced:
             return ""
         return (
-            f"all-reduce of {self._tp} x {self._gpu.name} by our link model (the tables' take up to"
-            f" {self.worst:.1f} times as long)"
+            f"all-reduce of {self._setting.tp} x {self._setting.gpu.name} by our link model where"
+            f" the tables' take up to {self.worst:.1f} times as long"
         )
 
 
@@ -121,16 +104,12 @@ def bounds_s(
 ) -> tuple[float, float]:
     """Shortest and longest a decode step of one data-parallel rank can be believed to take, s.
 
-    Shortest: `roofline.physical_floor_s` of all ranks' tokens on all their cards (their caches
-    are left out where there are several ranks). Longest: `SLOWEST` x (that + all weights + the
-    rank's cache, once) + `LAYER_S` a layer. Wrong when: as `physical_floor_s`.
+    Shortest: `roofline.physical_floor_s`. Longest: `SLOWEST` x (that + all weights + the rank's
+    cache, once) + `LAYER_S` a layer. Wrong when: as `physical_floor_s`.
     """
-    ranks, tp = deployment.data_parallel, deployment.tensor_parallel
-    cards = tp * ranks
-    whole = deployment.model_copy(update={"tensor_parallel": cards, "data_parallel": 1})
-    seen = batch * context if ranks == 1 else 0
-    floor = physical_floor_s(model, gpu, whole, batch=batch * ranks, context_sum=seen)
-    weights = weight_bytes(model, weight_dtype(model, deployment)) / cards
+    tp = deployment.tensor_parallel
+    floor = physical_floor_s(model, gpu, deployment, batch=batch, context_sum=batch * context)
+    weights = weight_bytes(model, weight_dtype(model, deployment)) / tp
     cache = batch * context * kv_bytes_per_token(model, kv_value_bytes(deployment), tp) / tp
     once = (weights + cache) / gpu.bandwidth_bytes_per_s
     return floor, SLOWEST * (floor + once) + LAYER_S * model.layers

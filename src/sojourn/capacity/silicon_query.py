@@ -41,6 +41,7 @@ SYSTEMS: Final = {
 BLACKWELL: Final = ("b200_sxm", "b300_sxm", "gb200", "gb300", "rtx_pro_6000_server")
 BANDWIDTH_TOLERANCE: Final = 0.2
 """A card whose bandwidth differs more from the tables' card is another one of that name."""
+BACKENDS: Final = ("vllm", "sglang", "trtllm")
 ENGINES: Final = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trtllm", "tensorrt": "trtllm"}
 
 

@@ -7,13 +7,14 @@ better than either: the fit, times what the hardware model says the change does.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
 from sojourn.capacity.catalogue import Gpu
 from sojourn.capacity.model_records import ModelSpec
-from sojourn.capacity.records import EngineModel, Memory, StepModel
+from sojourn.capacity.records import EngineModel, Memory, StepModel, StepSpread
 from sojourn.config import Deployment
 from sojourn.errors import UsageError
 from sojourn.interval import Excuse, Provenance
@@ -44,18 +45,21 @@ class Hardware:
         d = self.deployment
         return d.tensor_parallel * d.pipeline_parallel * d.data_parallel
 
+    @cached_property
     def step(self) -> StepModel | Excuse:
         """Step times of this hardware, by the best source that covers it."""
         from sojourn.capacity.step_sources import step_model  # noqa: PLC0415 -- only where asked
 
         return step_model(self.model, self.gpu, self.deployment, mean_context=self.context)
 
+    @cached_property
     def roofline(self) -> StepModel:
         """Step times of the source that covers everything."""
         from sojourn.capacity import roofline  # noqa: PLC0415 -- only where asked
 
         return roofline.step_model(self.model, self.gpu, self.deployment, mean_context=self.context)
 
+    @cached_property
     def memory(self) -> Memory | Excuse:
         """Memory of a replica whose KV blocks nobody told; an `Excuse` where the model does not
         fit."""
@@ -71,22 +75,28 @@ class Hardware:
         return found
 
 
-def moved_step(step: StepModel, before: Hardware, after: Hardware) -> StepModel | Excuse:
+def moved_step(
+    step: StepModel, before: Hardware, after: Hardware, *, quick: bool = False
+) -> StepModel | Excuse:
     """The step times after a change of hardware or flags.
 
     A fit is multiplied, batch by batch, by the ratio of the hardware models after and before:
-    decode base, slope and prompt costs each by their own. What came from a hardware model is
-    asked anew. Wrong when: the fit's distance to its hardware model is of the *card* and not of
-    the engine or the model (a throttled GPU): the change then carries it along.
+    decode base, slope and prompt costs each by their own; its spread is then that of the model
+    after. Where nothing changes it is the fit itself. What came from a hardware model is asked
+    anew. `quick`: of the source that takes a millisecond, not of the best. Wrong when: the fit's
+    distance to its hardware model is of the *card* and not of the engine or the model (a throttled
+    GPU): the change then carries it along.
     """
-    then = after.step()
+    if before == after:
+        return step
+    then = after.roofline if quick else after.step
     if isinstance(then, Excuse) or step.provenance is not Provenance.FITTED:
         return then
-    now = before.step()
+    now = before.roofline if quick else before.step
     if isinstance(now, Excuse):
         return now
     if _kind(now) != _kind(then):  # the ratio of two sources would hold their own distance
-        now, then = before.roofline(), after.roofline()
+        now, then = before.roofline, after.roofline
     batches = step.batches
     base = [_ratio(_base(then, b), _base(now, b)) for b in batches]
     slope = [_ratio(_slope(then, b), _slope(now, b)) for b in batches]
@@ -104,7 +114,7 @@ def moved_step(step: StepModel, before: Hardware, after: Hardware) -> StepModel 
             "provenance": Provenance.INFERRED,
             "source": f"the fit, times the ratio of {then.source} to {now.source}",
             "held_out_error": None,
-            "spread": None,
+            "spread": _spread(then, step.batches),
         }
     )
 
@@ -112,27 +122,42 @@ def moved_step(step: StepModel, before: Hardware, after: Hardware) -> StepModel 
 def moved_blocks(engine: EngineModel, before: Hardware, after: Hardware) -> int | Excuse:
     """KV blocks after a change: today's, times the ratio of the pools that memory says.
 
-    Where today's pool cannot be computed (the engine runs, so our account is off), that of after.
+    Where today's pool cannot be computed (the engine runs, so our account is off), or an engine
+    stands for a part of a replica, that of after.
     """
-    then = after.memory()
+    then = after.memory
     if isinstance(then, Excuse):
         return then
-    now = before.memory()
+    now = before.memory
     size = engine.block_size
-    if isinstance(now, Excuse):
+    apart = before.deployment.pipeline_parallel * before.deployment.data_parallel > 1
+    if isinstance(now, Excuse) or apart:
         return max(1, then.kv_tokens // size)
     return max(1, round(engine.kv_blocks * then.kv_tokens / now.kv_tokens))
 
 
-def moved_engine(engine: EngineModel, before: Hardware, after: Hardware) -> EngineModel | Excuse:
+def moved_engine(
+    engine: EngineModel, before: Hardware, after: Hardware, *, quick: bool = False
+) -> EngineModel | Excuse:
     """The engine after a change: step times and KV blocks."""
-    step = moved_step(engine.step, before, after)
+    step = moved_step(engine.step, before, after, quick=quick)
     if isinstance(step, Excuse):
         return step
     blocks = moved_blocks(engine, before, after)
     if isinstance(blocks, Excuse):
         return blocks
     return engine.model_copy(update={"step": step, "kv_blocks": blocks, "memory": None})
+
+
+def _spread(step: StepModel, batches: tuple[int, ...]) -> StepSpread | None:
+    """The spread of a step model at other batches: that of the nearest one it has."""
+    if step.spread is None:
+        return None
+    known = np.asarray(step.batches)
+    nearest = [int(np.argmin(np.abs(known - batch))) for batch in batches]
+    return step.spread.model_copy(
+        update={"decode": tuple(step.spread.decode[place] for place in nearest)}
+    )
 
 
 def _kind(step: StepModel) -> str:

@@ -6,12 +6,16 @@ import contextlib
 import os
 import sys
 
+_ONE_THREAD = "OPENBLAS_NUM_THREADS"
+"""Matrices here are small: threads of linear algebra only wait for each other, on a busy machine
+ten times as long as the work takes. Set before numpy is loaded, and only for the command."""
 INTERRUPTED = 130
 """Exit code of a process that Ctrl-C ended."""
 
 
 def main() -> None:
     """Entry point of the `sojourn` command: errors become one message and an exit code."""
+    os.environ.setdefault(_ONE_THREAD, "1")
     try:
         code = _run()
     except BrokenPipeError:

@@ -17,8 +17,6 @@ UNITS: Final = {
 }
 SHORT: Final = {"rps": "s", "qps": "s", "rpm": "min", "qpm": "min", "rph": "h"}
 MOST_PER_S: Final = 1e6
-FAR: Final = 20.0
-"""Times today's rate, up or down, from which a unit may have been mixed up."""
 _FORM: Final = re.compile(
     r"\s*(?P<number>[-+]?[\d_]*\.?\d+(?:e[-+]?\d+)?)\s*(?:(?:req(?:uest)?s?)?\s*/\s*(?P<unit>[a-z]+)"
     r"|(?P<short>[a-z]+))?\s*",
@@ -66,17 +64,11 @@ def parse(text: str) -> Rate:
 
 
 def doubt(rate: Rate, today_per_s: float) -> str | None:
-    """A sentence where the rate is so far from today's that its unit may be another."""
-    if today_per_s <= 0:
+    """A sentence where the rate, beside today's, is likely of another unit."""
+    from sojourn.capacity.plausible import check_rate
+
+    found = check_rate(rate.per_s, option="--target-rate", measured_per_s=today_per_s)
+    if found is None:
         return None
-    times = rate.per_s / today_per_s
-    if 1 / FAR <= times <= FAR:
-        return None
-    other = "a minute" if times > 1 else "an hour, or today's a minute's"
-    how = (
-        "" if rate.unit_given else " The target was written without a unit and read as per second."
-    )
-    return (
-        f"The target of {rate.describe()} is {times:.3g} times today's {today_per_s:.3g}"
-        f" requests/s.{how} Check that it is not a rate {other}"
-    )
+    how = "" if rate.unit_given else " (it was written without a unit and read as per second)"
+    return f"{str(found).rstrip('.')}{how}"

@@ -9,7 +9,7 @@ from sojourn.capacity.catalogue import Gpu
 from sojourn.capacity.demand import demand
 from sojourn.capacity.records import CapacityModel
 from sojourn.capacity.step_moves import Hardware
-from sojourn.config import Config
+from sojourn.config import Config, Deployment
 from sojourn.interval import Excuse
 from sojourn.plan.capacity_records import CapacityAnswer, FlagMove, ReplicaPlan
 from sojourn.plan.flag_moves import flag_moves
@@ -38,12 +38,15 @@ class Asked:
 
 @dataclass(frozen=True)
 class Subject:
-    """What it is asked of. `busy`: measured share of time the engine worked."""
+    """What it is asked of. `deployment`: as sojourn.yaml, its launch and the engine tell it.
+    `busy`: measured share of time the engine worked; `warnings`: what is odd about the settings."""
 
     stream: Stream
     profile: Profile
     config: Config
+    deployment: Deployment
     busy: float | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def answer(
@@ -55,7 +58,7 @@ def answer(
     share = 0.4 if asked.flags or asked.target_per_s else 0.7
     held = holding(stream, model.fleet, config, progress=lambda text, done: say(text, share * done))
     for_ever = _for_ever(model, subject, held, lambda text, _done: say(text, share + 0.1))
-    hardware = hardware_of(model, subject.profile, config)
+    hardware = hardware_of(subject.profile, subject.deployment)
     moves: tuple[FlagMove, ...] = ()
     if asked.flags and isinstance(held, Holding) and held.load_factor.mid > 0:
         moves = flag_moves(
@@ -82,7 +85,8 @@ def answer(
         sustained=for_ever,
         flags=moves,
         replicas=replicas,
-        traps=traps(model, held, subject.profile, config.deployment, busy=subject.busy),
+        traps=traps(model, held, subject.profile, subject.deployment, busy=subject.busy),
+        warnings=subject.warnings,
     )
 
 
@@ -104,30 +108,21 @@ def _for_ever(
     )
 
 
-def hardware_of(model: CapacityModel, profile: Profile, config: Config) -> Hardware | None:
-    """The hardware sojourn.yaml names, with the engine's flags as the fleet has them; None where
-    it names none.
+def hardware_of(profile: Profile, deployment: Deployment) -> Hardware | None:
+    """The hardware that sojourn.yaml (or its launch) names; None where it names none.
 
     Raises:
         UsageError: the model or the accelerator is unknown. InputError: its file is no such row.
     """
-    deployment = config.deployment
     if deployment.model is None or deployment.accelerator is None:
         return None
     from sojourn.capacity import catalogue  # noqa: PLC0415 -- only where hardware is named
 
-    engine = model.fleet.engine
-    flags = {
-        "max_num_seqs": engine.max_num_seqs,
-        "max_num_batched_tokens": engine.max_num_batched_tokens,
-        "block_size": engine.block_size,
-        "replicas": engine.replicas,
-    }
     asked = demand(profile)
     return Hardware(
         model=catalogue.model(deployment.model),
         gpu=catalogue.gpu(deployment.accelerator),
-        deployment=deployment.model_copy(update=flags),
+        deployment=deployment,
         context=asked.context_mean if asked.calls else None,
     )
 

@@ -93,3 +93,6 @@ class CapacityAnswer(Record):
     flags: tuple[FlagMove, ...] = ()
     replicas: ReplicaPlan | Excuse | None = Field(None, description="None: no target was named.")
     traps: tuple[str, ...] = Field((), description="What these figures are often mistaken for.")
+    warnings: tuple[str, ...] = Field(
+        (), description="Settings that contradict each other or are likely in another unit."
+    )

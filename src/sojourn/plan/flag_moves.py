@@ -164,6 +164,10 @@ def _layout(fleet: Fleet, hardware: Hardware | None) -> Iterator[Variant]:
     if hardware is None:
         yield Variant(flag, "?", "other layouts", NAME_HARDWARE)
         return
+    if hardware.deployment.pipeline_parallel * hardware.deployment.data_parallel > 1:
+        excuse = Excuse(reason="Layouts with pipeline stages or data-parallel ranks are not varied")
+        yield Variant(flag, "?", "other layouts", excuse)
+        return
     degree, replicas = hardware.deployment.tensor_parallel, fleet.engine.replicas
     now = f"{degree} x {replicas}"
     tried = [(degree * 2, replicas // 2)] if replicas % 2 == 0 else []

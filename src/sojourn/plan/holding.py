@@ -17,6 +17,7 @@ times in a row, and the answer lowered until the queue does not grow from day to
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -28,10 +29,10 @@ from sojourn.plan.alone import alone, own_time
 from sojourn.plan.estimates import quantile
 from sojourn.plan.holding_records import Settled
 from sojourn.plan.load_runs import LoadRuns, onward
-from sojourn.plan.load_search import TOLERANCE, Bracket, knees, over_seeds
+from sojourn.plan.load_search import NEARBY, TOLERANCE, Bracket, capped, knees, over_seeds
 from sojourn.plan.records import Holding
 from sojourn.plan.settling import first_decided, lowered, of_days
-from sojourn.plan.slo import Standing
+from sojourn.plan.slo import Standing, judge, standings
 from sojourn.progress import Progress, silent
 from sojourn.sim.stability import Trend
 from sojourn.workload.stream import Stream
@@ -42,6 +43,8 @@ MOST_SEEDS: Final = 8
 WORK: Final = 120_000
 """Requests simulated for further seeds beyond those of `analysis.replications`, about: a second."""
 RUNS_A_SEED: Final = 7
+SIDE_BY_SIDE: Final = 30_000
+"""Requests of a recording from which starting processes (a second or two) pays."""
 
 
 def holding(
@@ -72,12 +75,32 @@ def holding(
     if any(standing.surely_missed(confidence) for standing in by_itself.values()):
         return _at_no_load(runs, by_itself, own_time(fleet))
     runs.on_edge = edges_of(by_itself, confidence)
-    brackets = knees(runs.held, seeds, 1.0, runs.limits)
+    brackets = _brackets(runs, seeds)
     if brackets[0].open:
         if brackets[0].low == runs.limits.most:
             return _no_limit(runs.limits.most)
         return _at_no_load(runs, runs.standings(runs.limits.least, first), own_time(fleet))
     return _found(runs, brackets, seeds)
+
+
+def _brackets(runs: LoadRuns, seeds: Sequence[int]) -> list[Bracket]:
+    """The knee of each seed; those of a long recording side by side, over cores."""
+    first, *others = seeds
+    if not others or runs.stream.requests.num_rows < SIDE_BY_SIDE:
+        return knees(runs.held, seeds, 1.0, runs.limits)
+    found = knees(runs.held, [first], 1.0, runs.limits)
+    if found[0].open:
+        return found
+    from joblib import Parallel, delayed  # noqa: PLC0415  (processes only where they pay)
+
+    bare = replace(runs, progress=silent, judged={}, _days={})
+    runs.progress(f"simulating {len(others)} days like it, side by side", 0.4)
+    work = (delayed(_one)(bare, seed, found[0].low) for seed in others)
+    return [*found, *Parallel(n_jobs=-1)(work)]
+
+
+def _one(runs: LoadRuns, seed: int, start: float) -> Bracket:
+    return knees(runs.held, [seed], start, runs.limits, step=NEARBY)[0]
 
 
 def edges_of(by_itself: dict[str, Standing], confidence: float) -> frozenset[str]:
@@ -125,7 +148,7 @@ def _at_no_load(runs: LoadRuns, found: dict[str, Standing], binds: str) -> Holdi
         breaks=worst(found).describe(),
         binds=binds,
         curve=_curve(runs, points),
-        points=tuple(runs.point(factor, runs.first) for factor in points),
+        points=runs.points(points),
         note="Missed even by requests nearly alone: the service time is too long for the target,"
         " or the target too tight",
     )
@@ -154,7 +177,7 @@ def _found(runs: LoadRuns, brackets: list[Bracket], seeds: Sequence[int]) -> Hol
     before, settled, load = _settled(runs, interval.mid)
     if load < interval.mid and before is not None:
         breaks = f"the queue: at {interval.mid:.3g} times the load {before.describe()}"
-        interval = interval.scale(load / interval.mid)
+        interval = capped(interval, load)
         note = (
             "The recording holds more only because it ends: repeated, its queue grows from day to"
             " day, so the load is lowered to where it does not"
@@ -166,7 +189,7 @@ def _found(runs: LoadRuns, brackets: list[Bracket], seeds: Sequence[int]) -> Hol
         breaks=breaks,
         binds=f"{binds} ({used[binds]:.0%} used in the peak window)",
         curve=_curve(runs, points),
-        points=tuple(runs.point(factor, runs.first) for factor in points),
+        points=runs.points(points),
         settled=settled,
         replications=len(seeds),
         on_edge=tuple(sorted(runs.on_edge)),
@@ -175,8 +198,11 @@ def _found(runs: LoadRuns, brackets: list[Bracket], seeds: Sequence[int]) -> Hol
 
 
 def _settled(runs: LoadRuns, factor: float) -> tuple[Settled | None, Settled | None, float]:
-    """Whether the queue settles at a load; where it grows, the load at which it no longer does.
-    What was seen at the load asked for, at that of the answer, and that."""
+    """Whether the queue settles at a load. Where it grows: the load at which it no longer does, and
+    the SLO is held in the longer run as well.
+
+    What was seen at the load asked for, at that of the answer, and that load.
+    """
     seen: list[Settled | None] = []
 
     def look(load: float) -> tuple[bool, Settled | None]:
@@ -184,7 +210,14 @@ def _settled(runs: LoadRuns, factor: float) -> tuple[Settled | None, Settled | N
         days = of_days(runs.stream_at(load, runs.first), runs.fleet, runs.first)
         longer = first_decided(days)
         seen.append(None if longer is None else longer.settled)
-        return longer is None or longer.settled.trend is not Trend.GROWING, seen[-1]
+        if longer is None:
+            return True, None
+        fine = longer.settled.trend is not Trend.GROWING
+        if fine and load < factor:  # what was too much is found by its queue, and by its SLO
+            found = standings(judge(longer.run, runs.config), runs.config).values()
+            confidence = runs.config.analysis.confidence
+            fine = not any(standing.surely_missed(confidence) for standing in found)
+        return fine, longer.settled
 
     last, load = lowered(look, factor, TOLERANCE)
     return seen[0], last, load

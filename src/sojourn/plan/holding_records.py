@@ -50,8 +50,8 @@ class Sustained(Record):
 class KneePoint(Record):
     """One load: what is offered, what comes of it. Latencies in seconds, None where nothing ended.
 
-    Throughput is what ended well over the time from the first arrival to the last end; good is
-    what of it met every target. Below the knee both follow what is offered.
+    Throughput is what ended well a second, while requests arrive (put off by the median stay at
+    little load); good is what of it met every target. Below the knee both follow what is offered.
     """
 
     load_factor: float

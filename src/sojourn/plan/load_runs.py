@@ -104,9 +104,12 @@ class LoadRuns:
         """Whether every bucket that can be judged holds its SLO at a load."""
         return all_held(self.standings(factor, seed), self.on_edge, self.config)
 
-    def point(self, factor: float, seed: int) -> KneePoint:
-        """A point of the knee."""
-        return point_of(self.at(factor, seed), factor)
+    def points(self, factors: list[float]) -> tuple[KneePoint, ...]:
+        """Points of the knee, loads ascending, under the first seed."""
+        if not factors:
+            return ()
+        stay = _known(self.at(factors[0], self.first).e2e_s, 0.5) or 0.0
+        return tuple(point_of(self.at(f, self.first), f, stay) for f in factors)
 
 
 def all_held(found: dict[str, Standing], on_edge: frozenset[str], config: Config) -> bool:
@@ -118,13 +121,14 @@ def all_held(found: dict[str, Standing], on_edge: frozenset[str], config: Config
     )
 
 
-def point_of(judged: Judged, factor: float) -> KneePoint:
-    """What a run at a load came to."""
+def point_of(judged: Judged, factor: float, stay_s: float) -> KneePoint:
+    """What a run at a load came to. What ends is counted in the time in which requests arrive, put
+    off by `stay_s`, the median stay at little load: so that a short run that keeps up shows it."""
     span = max(judged.duration_s, 1e-9)
     known = judged.good[~np.isnan(judged.good)]
     ended = judged.arrival_s + judged.e2e_s  # NaN: shed, or in flight for ever
-    last = judged.arrival_s[-1] if len(judged) else 0.0
-    meanwhile = judged.succeeded & (ended <= last)
+    first, last = (judged.arrival_s[[0, -1]] + stay_s) if len(judged) else (0.0, 0.0)
+    meanwhile = judged.succeeded & (ended > first) & (ended <= last)
     good = meanwhile & (judged.good == 1.0)
     return KneePoint(
         load_factor=factor,

@@ -21,8 +21,7 @@ from sojourn.interval import Excuse, Interval
 from sojourn.plan.capacity_records import ReplicaOption, ReplicaPlan, StationNeed, Unfit
 from sojourn.plan.holding_records import Settled
 from sojourn.plan.load_search import Limits, knees, over_seeds
-from sojourn.plan.replica_candidates import Candidate, Today, candidates
-from sojourn.plan.settling import BUDGET
+from sojourn.plan.replica_candidates import Candidate, Today, candidates, refined
 from sojourn.plan.sustained import RateRuns, rate_limits, settled_rate
 from sojourn.progress import Progress, silent
 from sojourn.records import ENGINE_STAGES, Bottleneck
@@ -41,6 +40,13 @@ CONFIRMED: Final = 1
 TRIES: Final = 3
 """Replicas are added so often where the whole, run together, misses what one alone promises."""
 MILLION: Final = 1e6
+ALONE: Final = 0.05
+ALONE_REQUESTS: Final = 400
+"""Share of the closed form, and requests, of a run that shows what a layout does at little load."""
+TOO_SLOW: Final = Excuse(
+    reason="The SLO is missed on it even when requests are nearly alone",
+    collect=("a faster accelerator, a higher tensor_parallel, or a wider target",),
+)
 
 
 @dataclass(frozen=True)
@@ -78,10 +84,8 @@ def replica_plan(target: Target, today: Today, gpus: Sequence[Gpu]) -> ReplicaPl
     sized: list[_Sized] = []
     for number, item in enumerate(fit):
         target.progress(f"{item.degree} x {item.gpu}", 0.9 * number / max(len(fit), 1))
-        if sum(s.simulated for s in sized) >= SIMULATED:
-            sized.append(_scaled(item, sized))
-            continue
-        found = _simulated(item, target, today.fleet)
+        enough = sum(s.simulated for s in sized) >= SIMULATED
+        found = (_scaled if enough else _simulated)(item, target, today, sized)
         if isinstance(found, Excuse):
             unfit.append(Unfit(gpu=item.gpu, tensor_parallel=item.degree, excuse=found))
         else:
@@ -123,8 +127,14 @@ def _bare(fleet: Fleet, engine: EngineModel) -> Fleet:
     return fleet.model_copy(update={"engine": engine, "stations": stations})
 
 
-def _simulated(item: Candidate, target: Target, fleet: Fleet) -> _Sized | Excuse:
-    runs = RateRuns(target.stream, _bare(fleet, item.engine), target.config)
+def _simulated(
+    quick: Candidate, target: Target, today: Today, _others: list[_Sized]
+) -> _Sized | Excuse:
+    """What one replica holds, searched for, with the best step times there are."""
+    item = refined(today, quick)
+    if isinstance(item, Excuse):
+        return item
+    runs = RateRuns(target.stream, _bare(today.fleet, item.engine), target.config)
     seeds = range(target.config.analysis.seed, target.config.analysis.seed + SEEDS)
     start = START * item.closed_per_s
     limits = rate_limits(runs.requests, start)
@@ -134,10 +144,7 @@ def _simulated(item: Candidate, target: Target, fleet: Fleet) -> _Sized | Excuse
     brackets = knees(runs.held, seeds, start, limits)
     first = brackets[0]
     if first.open and first.low < start:
-        return Excuse(
-            reason="The SLO is missed on it even when requests are nearly alone",
-            collect=("a faster accelerator, a higher tensor_parallel, or a wider target",),
-        )
+        return TOO_SLOW
     rate = over_seeds(brackets, target.config.analysis.confidence)
     judged = runs.at(first.low, seeds[0])
     low, high = _at_ends(runs, item.engine, rate, limits)
@@ -157,24 +164,26 @@ def _at_ends(
         engine_then = engine.model_copy(update={"step": step})
         fleet = runs.fleet.model_copy(update={"engine": engine_then})
         changed = replace(runs, fleet=fleet, judged={})
-        wider = Limits(limits.least / 10, limits.most * 10)
+        slowest = rate_limits(runs.requests, rate.mid).least
+        wider = Limits(max(limits.least / 10, slowest), limits.most * 10)
         found.append(knees(changed.held, [seed], rate.mid, wider)[0].low)
     return min(*found, rate.low), max(*found, rate.high)
 
 
-def _scaled(item: Candidate, sized: list[_Sized]) -> _Sized:
-    """The closed form, times what the simulation left of it for those that were simulated."""
+def _scaled(item: Candidate, target: Target, today: Today, sized: list[_Sized]) -> _Sized | Excuse:
+    """The closed form, times what the simulation left of it for those that were simulated; once
+    a few requests nearly alone have held the SLO."""
+    alone = RateRuns(
+        target.stream, _bare(today.fleet, item.engine), target.config, requests=ALONE_REQUESTS
+    )
+    little = max(ALONE * item.closed_per_s, rate_limits(ALONE_REQUESTS, item.closed_per_s).least)
+    if not alone.held(little, target.config.analysis.seed):
+        return TOO_SLOW
     known = [s for s in sized if s.simulated]
-
-    def share(name: str) -> float:
-        each = [
-            (getattr(s, name) if name != "mid" else s.rate.mid) / s.candidate.closed_per_s
-            for s in known
-        ]
-        return float(np.median(each)) * item.closed_per_s
-
-    mid = share("mid")
-    low, high = min(share("low"), mid), max(share("high"), mid)
+    closed = item.closed_per_s
+    mid = closed * float(np.median([s.rate.mid / s.candidate.closed_per_s for s in known]))
+    low = min(mid, closed * min(s.low / s.candidate.closed_per_s for s in known))
+    high = max(mid, closed * max(s.high / s.candidate.closed_per_s for s in known))
     rate = Interval(low=low, mid=mid, high=high, confidence=known[0].rate.confidence)
     success = float(np.median([s.success for s in known]))
     return _Sized(item, rate, low, high, False, success)
@@ -226,7 +235,7 @@ def _confirmed(
         if not runs.held(target.per_s, seed):
             note = "one replica more than the rate of one alone says: together they missed it"
             continue
-        settled, rate = settled_rate(runs, target.per_s, seed, budget=BUDGET // 3)
+        settled, rate = settled_rate(runs, target.per_s, seed)
         if rate >= target.per_s:
             return count + more, settled, note if more else ""
     return count + TRIES - 1, settled, "not confirmed: together they miss the SLO at the target"

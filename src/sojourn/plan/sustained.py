@@ -18,7 +18,7 @@ from sojourn.config import Config
 from sojourn.interval import Excuse
 from sojourn.plan.holding_records import Settled, Sustained
 from sojourn.plan.load_runs import all_held
-from sojourn.plan.load_search import TOLERANCE, Limits, knees, over_seeds
+from sojourn.plan.load_search import TOLERANCE, Limits, capped, knees, over_seeds
 from sojourn.plan.settling import BUDGET, first_decided, lowered, of_rate, without_drift
 from sojourn.plan.slo import Judged, judge, standings
 from sojourn.progress import Progress, silent
@@ -35,7 +35,7 @@ is known to 0.5 points, and the search is repeated over seeds."""
 WARM_UP: Final = 0.25
 RANGE: Final = 10_000.0
 """Rates tried, up and down from where the search starts."""
-RATE_SEEDS: Final = 4
+RATE_SEEDS: Final = 6
 
 
 @dataclass
@@ -57,7 +57,8 @@ class RateRuns:
         if key not in self.judged:
             self.progress(f"simulating {rate_per_s:.3g} requests/s for ever", 0.9)
             if seed not in self._paced:
-                self._paced[seed] = steady(self.stream, 1.0, self.requests, seed)
+                redrawn = seed != self.config.analysis.seed
+                self._paced[seed] = steady(self.stream, 1.0, self.requests, seed, redrawn=redrawn)
             stream = faster(self._paced[seed], rate_per_s)
             run = simulate(Scenario(stream, without_drift(self.fleet), seed))
             self.judged[key] = warmed_up(judge(run, self.config))
@@ -97,7 +98,7 @@ def sustained(
     interval = over_seeds(brackets, config.analysis.confidence)
     settled, rate = settled_rate(runs, interval.mid, seeds[0])
     return Sustained(
-        rate_per_s=interval.scale(rate / interval.mid),
+        rate_per_s=capped(interval, rate),
         settled=settled,
         lowered=rate < interval.mid,
         replications=len(brackets),

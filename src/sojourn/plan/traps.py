@@ -49,9 +49,9 @@ def _busy_is_not_load(model: CapacityModel, busy: float | None) -> Iterator[str]
     if busy is None or not found or busy - found[0].mean_load < APART:
         return
     yield (
-        f"GPU utilisation is not load: the engine was busy {format_share(busy)} of the time, and"
-        f" what came was {format_share(found[0].mean_load)} of what its time carries. A batch of"
-        " one keeps a GPU busy too"
+        f"GPU utilisation is not load: the engine had work {format_share(busy)} of the time, which"
+        f" a utilisation gauge shows, and what came was {format_share(found[0].mean_load)} of what"
+        " its time carries. A batch of one keeps a GPU busy too"
     )
 
 

@@ -63,7 +63,8 @@ def cards(found: CapacityAnswer) -> list[Block]:
     step = found.model.fleet.engine.step
     source = f"{step.provenance.value}: {step.source}."
     blocks.append(Card(question="Step times from?", answer=source))
-    blocks += [Text(text=f"{warning}.", tone="warn") for warning in found.model.warnings]
+    said = (*found.warnings, *found.model.warnings)
+    blocks += [Text(text=f"{warning.rstrip('.')}.", tone="warn") for warning in said]
     return blocks
 
 

@@ -135,4 +135,5 @@ def throughput_text(held: Holding) -> str:
         Curve("ends", "●", tuple((p.load_factor, p.throughput_per_s) for p in points)),
         Curve("in time", "▲", tuple((p.load_factor, p.good_per_s) for p in points)),
     ]
-    return plot(curves, Axes(LOAD, "requests/s", "{:.3g}".format, tuple(_marks(held))))
+    marks = tuple(_marks(held))
+    return plot(curves, Axes(LOAD, "requests/s", "{:.3g}".format, marks, may_log=False))

@@ -28,13 +28,15 @@ class Curve:
 @dataclass(frozen=True)
 class Axes:
     """The names of both axes and how values of the vertical one are written. `marks`: (x, name)
-    of vertical lines; `level`: (y, name) of a horizontal one."""
+    of vertical lines; `level`: (y, name) of a horizontal one; `may_log`: whether the vertical axis
+    may be logarithmic."""
 
     x: str
     y: str
     write: Callable[[float], str]
     marks: tuple[tuple[float, str], ...] = ()
     level: tuple[float, str] | None = None
+    may_log: bool = True
 
 
 def plot(curves: Sequence[Curve], axes: Axes) -> str:
@@ -45,7 +47,7 @@ def plot(curves: Sequence[Curve], axes: Axes) -> str:
     low_x, high_x = (f(x for x, _ in points) for f in (min, max))
     values = [y for _, y in points] + ([axes.level[0]] if axes.level else [])
     positive = [y for y in values if y > 0]
-    log = bool(positive) and min(values) > 0 and max(positive) > WIDE * min(positive)
+    log = axes.may_log and min(values) > 0 and max(values) > WIDE * min(values)
     bottom, top = (min(positive), max(positive)) if log else (0.0, max(values) or 1.0)
 
     def column(x: float) -> int:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from sojourn.interval import Excuse
-from sojourn.plan.capacity_records import ReplicaOption, ReplicaPlan
+from sojourn.plan.capacity_records import ReplicaOption, ReplicaPlan, Unfit
 from sojourn.report.document import Block, TableBlock, Text
 from sojourn.units import format_share, format_usd
+
+SHOWN = 12
+"""Options, and reasons against others, in the report."""
 
 
 def replicas(plan: ReplicaPlan | Excuse) -> list[Block]:
@@ -16,7 +19,9 @@ def replicas(plan: ReplicaPlan | Excuse) -> list[Block]:
     blocks: list[Block] = []
     if plan.options:
         caption = f"Replicas that hold {target} within the SLO, {plan.headroom:.0%} headroom added"
-        blocks.append(_table(plan.options, f"{caption}; cheapest first"))
+        dearer = len(plan.options) - SHOWN
+        rest = f" ({dearer} dearer ones are in the JSON)" if dearer > 0 else ""
+        blocks.append(_table(plan.options[:SHOWN], f"{caption}; cheapest first{rest}"))
         blocks += [_first(plan.options[0])]
     else:
         blocks.append(Text(text=f"Nothing tried holds {target} within the SLO.", tone="bad"))
@@ -24,11 +29,21 @@ def replicas(plan: ReplicaPlan | Excuse) -> list[Block]:
         needs = "; ".join(f"{s.name}: {s.needed} workers (now {s.now})" for s in plan.stations)
         text = f"Engines alone do not carry it. Outside them the target needs {needs}."
         blocks.append(Text(text=text, tone="warn"))
-    blocks += [
-        Text(text=f"{u.gpu} x {u.tensor_parallel}: {u.excuse}", tone="muted") for u in plan.unfit
-    ]
+    blocks += _unfit(plan.unfit)
     blocks += [Text(text=note, tone="muted") for note in plan.notes]
     return blocks
+
+
+def _unfit(items: tuple[Unfit, ...]) -> list[Block]:
+    """What cannot serve it: those of one reason in a line, others a line each, the first few."""
+    by_reason: dict[str, list[str]] = {}
+    for item in items:
+        name = f"{item.tensor_parallel} x {item.gpu}"
+        by_reason.setdefault(str(item.excuse), []).append(name)
+    told = [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()]
+    if len(told) > SHOWN:
+        told = [*told[:SHOWN], f"{len(told) - SHOWN} more that cannot serve it are in the JSON."]
+    return [Text(text=text, tone="muted") for text in told]
 
 
 def _table(options: tuple[ReplicaOption, ...], caption: str) -> TableBlock:

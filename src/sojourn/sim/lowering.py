@@ -156,14 +156,12 @@ def _pools(fleet: Fleet, names: tuple[str, ...]) -> tuple[PoolPlan, ...]:
 def _pool(engine: EngineModel, first: int, names: tuple[str, ...]) -> PoolPlan:
     step, scheduler, moved = engine.step, engine.scheduler, engine.prefill
     drafts = len(engine.speculative.acceptance) if engine.speculative else 0
-    batches = range(engine.max_num_seqs + 1)
-    host = step.host_s
+    batches = np.arange(engine.max_num_seqs + 1, dtype=np.float64)
     draft_s = engine.speculative.draft_s if engine.speculative else 0.0
     bare = step.model_copy(update={"base_s": (0.0,) * len(step.base_s)})
-    base = [
-        host + (draft_s if b else 0.0) + step.decode_step_s(b * (1 + drafts), 0.0) for b in batches
-    ]
-    slope = [bare.decode_step_s(b, 1.0) for b in batches]
+    fixed = step.host_s + np.where(batches > 0, draft_s, 0.0)
+    base = fixed + step.decode_steps_s(batches * (1 + drafts))
+    slope = bare.decode_steps_s(batches, 1.0)
     accept = engine.speculative.acceptance if engine.speculative else ()
     return PoolPlan(
         first=first,
@@ -173,8 +171,8 @@ def _pool(engine: EngineModel, first: int, names: tuple[str, ...]) -> PoolPlan:
         budget=engine.max_num_batched_tokens,
         block=engine.block_size,
         blocks=engine.kv_blocks,
-        base=np.maximum(ticks_of(np.array(base)), 0),
-        slope=np.maximum(ticks_of(np.array(slope)), 0),
+        base=np.maximum(ticks_of(base), 0),
+        slope=np.maximum(ticks_of(slope), 0),
         prompt=_prompt_table(engine),
         context=ticks(step.prefill_s_per_token_context),
         front=ticks_of(np.array(step.front_samples_s or (step.front_s,))),

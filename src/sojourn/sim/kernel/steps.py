@@ -9,7 +9,7 @@ import numpy as np
 from sojourn.capacity.policies import Order
 from sojourn.sim.kernel.arrays import calls, pools, replicas, tables
 from sojourn.sim.kernel.cache import look_up, register, take, take_hit
-from sojourn.sim.kernel.compiled import Number, World, compiled
+from sojourn.sim.kernel.compiled import Number, Row, World, compiled
 from sojourn.sim.kernel.decodes import blocks_now, longest_leap
 from sojourn.sim.kernel.leaving import make_room
 from sojourn.sim.kernel.lists import first_waiting, run_last, stop_waiting
@@ -224,9 +224,26 @@ def _note_gap(w: World, p: Number, waited: Number) -> None:
 
 
 @compiled
+def step_ticks(
+    w: World, pool: Row, decodes: Number, context: Number, tokens: Number, attended: Number
+) -> Number:
+    """A step of a replica of `pool`, ticks: base[B] + slope[B] x contexts + prompt[n] + context x
+    attended, and at least 1. Tables have a place for every batch and every number of prompt
+    tokens, so nothing is interpolated here."""
+    numbers = tables(w)
+    return max(
+        numbers[pool.base + decodes]
+        + numbers[pool.slope + decodes] * context
+        + numbers[pool.prompt + tokens]
+        + pool.context * attended,
+        1,
+    )
+
+
+@compiled
 def _time(w: World, r: Number) -> None:
     """How long the step takes, and how many like it follow."""
-    table, numbers, replica = calls(w), tables(w), replicas(w)[r]
+    table, replica = calls(w), replicas(w)[r]
     pool = pools(w)[replica.pool]
     decodes, context = np.int64(0), np.int64(0)
     if replica.decoded == 1:
@@ -246,18 +263,11 @@ def _time(w: World, r: Number) -> None:
             prompt_tokens += tokens
             attended += tokens * call.computed + tokens * (tokens + 1) // 2
         c = call.prompt_after + 0
-    slope = numbers[pool.slope + decodes]
-    replica.first = max(
-        numbers[pool.base + decodes]
-        + slope * context
-        + numbers[pool.prompt + prompt_tokens]
-        + pool.context * attended,
-        1,
-    )
+    replica.first = step_ticks(w, pool, decodes, context, prompt_tokens, attended)
     replica.began = w.now
     replica.stepping = 1
     replica.steps = 1
-    replica.growth = slope * decodes
+    replica.growth = tables(w)[pool.slope + decodes] * decodes
     alike = replica.calm == 1 and replica.prompt_first == NIL and pool.drafts == 0
     if alike and not _may_shrink(w, r):
         replica.steps = longest_leap(w, r)
