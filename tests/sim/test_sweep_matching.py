@@ -19,6 +19,7 @@ TRUTH = StepModel(
     prefill_s_per_token=4e-5,
     prefill_s_per_token_context=1e-9,
     front_s=0.012,
+    front_samples_s=tuple((0.008 + 0.004 * -np.log1p(-(np.arange(50) + 0.5) / 50)).tolist()),
     provenance=Provenance.ASSUMED,
     source="truth",
 )
@@ -66,8 +67,9 @@ def off(found, batch, context=800.0):
 def test_closed_loops_give_the_model_back():
     found = fit_sweep(closed())
     assert isinstance(found, StepModel), found
-    for batch in (1, 8, 32, 90):
-        assert off(found, batch) < 0.05
+    for batch in (1, 8, 32):
+        assert off(found, batch) < 0.04
+    assert off(found, 90) < 0.1  # one prompt length: contexts and batch are not told apart
     assert found.prefill_step_s(1000) == pytest.approx(TRUTH.prefill_step_s(1000), rel=0.15)
     assert found.provenance is Provenance.FITTED
     assert found.held_out_error < 0.05

@@ -25,11 +25,11 @@ from sojourn.sim.sweep_start import guess, knots_of, told_by_themselves, with_fr
 from sojourn.sim.sweep_telling import Posterior, told_model
 from sojourn.trace.arrays import Floats
 
-NOISE: Final = {"mean": 0.03, "p50": 0.03, "p90": 0.08, "p99": 0.2}
+NOISE: Final = {"mean": 0.02, "p50": 0.02, "p90": 0.08, "p99": 0.2}
 """How far a figure of an equal run lies from the model that is right, by statistic, for gaps and
 whole times; `FIRST_TOKEN` times as far for times to first token."""
 FIRST_TOKEN: Final = 3.0
-RATE_NOISE: Final = 0.03
+RATE_NOISE: Final = 0.02
 PRIOR: Final = {
     "fixed": 0.3,
     "rise": 0.5,
@@ -48,6 +48,8 @@ SMOOTH: Final = 0.5
 HUBER: Final = 2.0
 """Residuals beyond so many standard deviations count linearly: a run that went wrong."""
 STEP: Final = 0.08
+"""Width of the numerical derivatives: figures jump where a prompt just fits into a step, and over
+such a width the jumps are a slope."""
 ROUNDS: Final = 20
 SETTLED: Final = 0.2
 NEARLY: Final = 0.005
@@ -203,14 +205,16 @@ class _Search:
             there = self.residuals(at + move)
             gain = cost - self.cost(at + move, there)
             little = gain < max(SETTLED, NEARLY * cost)
-            if little and fresh and (gain > 0 or damping > DAMPING[2]):
-                break
             if gain > 0:
                 rise = (there - error - slopes @ move) / (move @ move)
-                slopes, fresh = slopes + np.outer(rise, move), False
+                slopes = slopes + np.outer(rise, move)
                 at, error, cost, damping = at + move, there, cost - gain, damping / DAMPING[1]
-            elif fresh:
+            if little and fresh and (gain > 0 or damping > DAMPING[2]):
+                break
+            if gain <= 0 and fresh:
                 damping *= DAMPING[1]
+            elif gain > 0:
+                fresh = False
             if not fresh and (little or gain < GOOD * promised):
                 slopes, fresh = self._slopes(at, error), True
         return self._posterior(at, error, slopes if fresh else self._slopes(at, error))

@@ -18,8 +18,8 @@ from sojourn.sim.finite_runs import FiniteRun
 from sojourn.trace.arrays import Floats
 
 CONFIDENCE: Final = 0.8
-USUAL_GAP: Final = 0.03
-USUAL_FIRST: Final = 0.09
+USUAL_GAP: Final = 0.02
+USUAL_FIRST: Final = 0.06
 USUAL: Final = 4.0
 """How far a run's gaps and times to first token lie from a model that is right, and how many runs
 that counts for."""
