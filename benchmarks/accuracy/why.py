@@ -60,7 +60,7 @@ WHY: Final[dict[str, str]] = {
     "silicon sample": "lengths, their spread and the number of requests of the rows that are not"
     " InferenceX are not told; means of times to first token hang on how prompts of a closed loop"
     " fall together, and on the burst at its beginning",
-    "SGLang cookbook": "few rows of few models; lengths are spread as the bench's default has it",
+    "SGLang cookbook": "few rows of few models",
     "token position": "the folder calls itself experimental, and the engine is a nightly build",
     "ML.ENERGY": "prompts and their lengths are not told, the batch is a mean over the run",
     "TensorRT-LLM maximum": "its bench tunes the batch limit and the token budget, which are not"
