@@ -2,7 +2,7 @@
 
     make accuracy
     PYTHONPATH=src:benchmarks python -m accuracy [--ground-truth FOLDER] [--only SET]
-        [--source SOURCE] [--json FILE] [--jobs N]
+        [--source SOURCE] [--every N] [--json FILE] [--jobs N]
 
 The page is written when every set and source was scored (or where --page names a file). Without
 the measured files nothing is scored and nothing written.
@@ -31,6 +31,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--ground-truth", type=Path, default=MEASURED, help="folder of the files")
     parser.add_argument("--only", action="append", choices=sorted(sets.loaders()), metavar="SET")
     parser.add_argument("--source", action="append", choices=SOURCES)
+    parser.add_argument("--every", type=int, default=1, help="a quick look: every n-th row")
     parser.add_argument("--json", type=Path, help="every error of every row, to drill down")
     parser.add_argument("--page", type=Path, help="where the page goes")
     parser.add_argument("--jobs", type=int, default=-1, help="cores, as joblib has it")
@@ -46,6 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     began = time.monotonic()
     loaded = sets.load(root, given.only)
+    for each in loaded.values():
+        each.rows = each.rows[:: max(1, given.every)]
     chosen, absent = [], {}
     for source in given.source or SOURCES:
         reason = None if source in (FITTED, HELD_OUT) else sources.absent(source)
@@ -58,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(report.console())
     if given.json:
         given.json.write_text(report.json(), encoding="utf-8")
-    everything = not given.only and not given.source
+    everything = not given.only and not given.source and given.every == 1
     target = given.page or (PAGE if everything and root == MEASURED else None)
     if target is not None:
         target.write_text(report.markdown(), encoding="utf-8")

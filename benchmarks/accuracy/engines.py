@@ -49,6 +49,11 @@ class Settings:
     long_prompt_cap: int | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def scheduler(self) -> Scheduler:
+        """Whose turn it is in a step."""
+        return Scheduler(order=self.order, long_prompt_cap=self.long_prompt_cap)
+
     def engine(self, step: StepModel) -> EngineModel:
         """With these step times."""
         return EngineModel(
@@ -58,7 +63,7 @@ class Settings:
             max_num_batched_tokens=max(self.budget, self.slots),
             block_size=self.block,
             kv_blocks=max(LEAST_BLOCKS, self.kv_tokens // self.block),
-            scheduler=Scheduler(order=self.order, long_prompt_cap=self.long_prompt_cap),
+            scheduler=self.scheduler,
             router=Router(policy=RouterPolicy.LEAST_LOADED),
         )
 

@@ -124,6 +124,7 @@ def _sweep_run(row: Row, engine: Settings) -> SweepRun:
         block_size=engine.block,
         kv_blocks=engine.kv_tokens // engine.block,
         replicas=engine.engines,
+        scheduler=engine.scheduler,
         label=row.id,
     )
 

@@ -180,11 +180,20 @@ class Report:
         ]
         return json.dumps({"errors": rows}, indent=1)
 
+    def why(self) -> str:
+        """The sets that miss a bar: which, and why."""
+        missed: dict[str, list[str]] = {}
+        for name, source, kind, *_, verdict in self.scores():
+            if verdict == "MISS":
+                missed.setdefault(name, []).append(f"{source} {kind}")
+        lines = [
+            f"- **{name}** ({', '.join(what)}): {why.WHY.get(name, 'not looked into yet')}."
+            for name, what in missed.items()
+        ]
+        return "\n".join(lines or ["- none misses"])
+
     def markdown(self) -> str:
         """The page."""
-        sets = "\n".join(
-            f"- **{name}**: {text}" for name, text in why.WHY.items() if name in self.loaded
-        )
         replays = "\n".join(f"- {text}" for text in why.NOT_EXPRESSED)
         tools = table(("tool", "E2E", "ITL", "TTFT"), why.PUBLISHED)
         return PAGE.format(
@@ -192,7 +201,7 @@ class Report:
             tools=tools,
             tools_source=why.PUBLISHED_SOURCE,
             scores=table(SCORES, self.scores()),
-            why=sets or "- nothing yet",
+            why=self.why(),
             replays=replays,
             worst=table(GROUPS, self.worst()),
             left_out=self.left_out(),

@@ -12,8 +12,8 @@ from sojourn.interval import Excuse
 
 from . import sources
 from .fitting import fitted
-from .predicting import Predicted, predict
-from .rows import Loaded, Row
+from .predicting import SEEDS, Predicted, predict
+from .rows import Arrivals, Loaded, Row
 from .scoring import Error, scored
 
 BUNDLE: Final = 6
@@ -100,9 +100,14 @@ def servers(rows: Sequence[Row]) -> list[tuple[Row, ...]]:
         if row.server:
             found.setdefault(row.server, []).append(row)
     able = [tuple(each) for each in found.values() if len(each) > 1 or each[0].recorded]
-    sizes = [sum(len(row.load.inputs) for row in each) for each in able]
+    sizes = [sum(simulated(row) for row in each) for each in able]
     every = max(1, -(-sum(sizes) // MOST_FITTED))
     return able[::every]
+
+
+def simulated(row: Row) -> int:
+    """Requests that one replay of a row simulates: random arrivals are drawn several times."""
+    return len(row.load.inputs) * (SEEDS if row.load.arrivals is Arrivals.POISSON else 1)
 
 
 def run(

@@ -132,30 +132,17 @@ def _add(row: Cells, loaded: Loaded) -> str | None:
     command = row["serve_cmd"]
     engine, flags, gpu = engine_of(command), flags_of(command), card(row["hardware"])
     model = _model(command, flags)
-    count = whole(row, "Successful requests")
-    prompt, output = (number(row, f"Total {w} tokens") for w in ("input", "generated"))
     if engine is None or model is None:
         return "engine or model not told"
     if not _of_page(model, row["file"]):
         return "the command is of another model than the page"
     if gpu is None:
         return f"card not known: {row['hardware']}"
-    if not count or not prompt or not output:
-        return "requests or tokens not told"
-    rate = re.fullmatch(r"rate ([\d.]+)", row["section"].casefold())
-    cap = whole(row, "Maximum request concurrency") or whole(row, "Peak concurrent requests")
-    open_loop = rate is not None or (cap is not None and cap < count and cap % 2 == 1)
-    if open_loop and rate is None:
-        return "a rate was offered that is not told"
-    shaped = output % count != 0
-    inputs, outputs = (
-        sharegpt(count, prompt / count, output / count)
-        if shaped
-        else (same(count, prompt / count), same(count, output / count))
-    )
-    closed = rate is None and cap is not None and cap < count
-    arrivals = Arrivals.POISSON if rate else Arrivals.CLOSED if closed else Arrivals.BURST
+    load = _load(row)
+    if isinstance(load, str):
+        return load
     version = re.search(rf"{NAMES[engine]}:? v?(\d[\d.a-z]*)", row["engines"].casefold())
+    shaped = len(set(load.outputs.tolist())) > 1
     loaded.rows.append(
         Row(
             set="gpustack",
@@ -166,19 +153,43 @@ def _add(row: Cells, loaded: Loaded) -> str | None:
             deployment=_deployment(
                 flags, gpu, model=model, engine=engine, version=version[1] if version else ""
             ),
-            load=Load(
-                arrivals,
-                inputs,
-                outputs,
-                rate_per_s=float(rate[1]) if rate else None,
-                concurrency=cap if closed else None,
-            ),
+            load=load,
             measured=measured(row, FIGURES),
             notes=(SHAREGPT_NOTE,) if shaped else ("equal lengths",),
             transient=True,
         )
     )
     return None
+
+
+def _load(row: Cells) -> Load | str:
+    """What was sent, or why that is not known.
+
+    A cap on the client is a power of two in these runs; another number is the peak that was seen
+    under a rate, which only some sections name. Totals that divide evenly are of equal lengths.
+    """
+    count = whole(row, "Successful requests")
+    prompt, output = (number(row, f"Total {w} tokens") for w in ("input", "generated"))
+    if not count or not prompt or not output:
+        return "requests or tokens not told"
+    rate = re.fullmatch(r"rate ([\d.]+)", row["section"].casefold())
+    peak = whole(row, "Maximum request concurrency") or whole(row, "Peak concurrent requests")
+    capped = rate is None and peak is not None and peak < count
+    if capped and peak & (peak - 1):
+        return "a rate was offered that is not told"
+    inputs, outputs = (
+        sharegpt(count, prompt / count, output / count)
+        if output % count
+        else (same(count, prompt / count), same(count, output / count))
+    )
+    arrivals = Arrivals.POISSON if rate else Arrivals.CLOSED if capped else Arrivals.BURST
+    return Load(
+        arrivals,
+        inputs,
+        outputs,
+        rate_per_s=float(rate[1]) if rate else None,
+        concurrency=peak if capped else None,
+    )
 
 
 def _of_page(model: str, page: str) -> bool:

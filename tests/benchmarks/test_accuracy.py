@@ -121,6 +121,8 @@ def test_measurements_half_as_long_again_are_misses(tmp_path):
     assert (told["ITL"], told["TTFT"], told["E2E mean"]) == ("MISS", "MISS", "MISS")
     assert "| kubecon | roofline | ITL" in text
     assert bars(text, "silicon")["ITL"].startswith("not scored")
+    reasons = text.partition("## Why sets miss")[2].partition("##")[0]
+    assert "**kubecon** (roofline ITL, roofline TTFT mean, roofline E2E mean)" in reasons
 
 
 def test_without_the_files_nothing_is_scored_nor_written(tmp_path, capsys):

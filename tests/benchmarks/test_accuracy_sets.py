@@ -154,6 +154,7 @@ class TestGpustack:
             ({"Successful requests": "x"}, "not told"),
             ({"serve_cmd": "llama-server -m x"}, "engine or model"),
             ({"file": "docs/performance-lab/qwen3-32b/h100.md"}, "another model"),
+            ({"Peak concurrent requests": "31"}, "a rate was offered"),
         ],
     )
     def test_other_rows_are_counted(self, change, reason, tmp_path):
