@@ -20,10 +20,10 @@ class Engine:
     that is done while the GPU works on the step before (asynchronous scheduling). Steps without a
     CUDA graph (prefill beyond the captured sizes, or all of them when eager) cannot be shorter
     than `launch_s` per block of a dense model (see `roofline_matrices.launched`). `front_s`: HTTP,
-    tokenising and detokenising of a call. `kernels`: normalisations, rotations, activations and the like per layer (fewer where they are fused), in
-    `Family.small_s`. `reduce`: an all-reduce of a small message takes so many times
-    `Family.reduce_s` (fused ones less, ranks that wait for one another more). `routing_s`: gating
-    and sorting of a routed layer.
+    tokenising and detokenising of a call. `kernels`: normalisations, rotations, activations and
+    the like per layer (fewer where they are fused), in `Family.small_s`. `reduce`: an all-reduce of
+    a small message takes so many times `Family.reduce_s` (fused ones less, ranks that wait for one
+    another more). `routing_s`: gating and sorting of a routed layer.
     """
 
     step_s: float
