@@ -57,6 +57,29 @@ def test_every_number_of_a_card_has_a_source(name):
     assert card.facts["bf16_flops"].provenance is Provenance.CATALOGUE
 
 
+def test_a_recalled_figure_is_shown_as_assumed():
+    link = catalogue.gpu("MI210").facts["link_bytes_per_s"]
+    assert link.provenance is Provenance.ASSUMED
+    assert "not read again" in link.source
+    assert catalogue.gpu("MI210").facts["tdp_w"].provenance is Provenance.CATALOGUE
+    assert catalogue.gpu("TPU v6e").facts["tdp_w"].provenance is Provenance.ASSUMED
+
+
+def test_every_source_of_the_cards_is_used_and_every_checked_model_is_a_row():
+    rows = catalogue._gpu_rows()
+    used = {row["source"] for row in rows["gpus"].values()} | {
+        figure[1]
+        for row in rows["gpus"].values()
+        for figure in row["figures"].values()
+        if isinstance(figure, list)
+    }
+    assert used == set(rows["sources"])
+    assert set(rows["assumed"]) <= used
+    assert set(catalogue._checks()) == set(catalogue.models())
+    assert "not compared" in catalogue.model("DBRX").source
+    assert "aiconfigurator" in catalogue.model("Qwen3-32B").source
+
+
 def test_names_are_forgiving_and_unknown_ones_are_answered():
     assert catalogue.gpu("nvidia-h100-pcie").name == "H100-PCIe"
     assert catalogue.model("QWEN/qwen3-32b").name == "Qwen3-32B"

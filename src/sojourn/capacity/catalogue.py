@@ -150,8 +150,7 @@ def _data(file: str) -> dict[str, Any]:
     return rows
 
 
-def _sourced(field: str, value: object, source: str) -> Sourced:
-    assumed = field == "usd_per_hour"
+def _sourced(field: str, value: object, source: str, *, assumed: bool = False) -> Sourced:
     return Sourced(
         value=float(str(value)),
         unit=_UNITS.get(field, "parameters"),
@@ -167,13 +166,13 @@ def _gpu_rows() -> dict[str, Any]:
 
 @cache
 def _gpus() -> dict[str, Gpu]:
-    sources = _gpu_rows()["sources"]
+    sources, assumed = _gpu_rows()["sources"], _gpu_rows()["assumed"]
     result = {}
     for name, row in _gpu_rows()["gpus"].items():
         facts = {}
         for field, figure in row["figures"].items():
             value, source = figure if isinstance(figure, list) else (figure, row["source"])
-            facts[field] = _sourced(field, value, sources[source])
+            facts[field] = _sourced(field, value, sources[source], assumed=source in assumed)
         values = {field: fact.value for field, fact in facts.items()}
         aliases = tuple(row.get("aliases", ()))
         result[name] = Gpu(name=name, aliases=aliases, facts=facts, **values)
@@ -264,6 +263,16 @@ def _expanded(value: Any) -> Any:  # noqa: ANN401  a YAML value has no narrower 
 
 
 @cache
+def _checks() -> dict[str, str]:
+    """What the fields of each model's row were compared with after they were written."""
+    told = _data("models.yaml")
+    checks = dict.fromkeys(_model_rows(), str(told["unchecked"]))
+    for check in told["checked"].values():
+        checks |= dict.fromkeys(check["models"], str(check["how"]))
+    return checks
+
+
+@cache
 def _model(name: str) -> ModelSpec:
     row = _model_rows()[name]
     sources = _model_sources()
@@ -272,6 +281,7 @@ def _model(name: str) -> ModelSpec:
         for field in ("parameters", "active_parameters")
         if field in row
     }
-    source = row.get("source") or f"config.json of {row['repo']} on Hugging Face"
+    file = row.get("source") or f"config.json of {row['repo']} on Hugging Face"
+    source = f"{file}; {_checks()[name]}"
     path = f"catalogue: {name}"
     return parse_config(_model_config(name), name=name, source=source, facts=facts, path=path)
