@@ -1,6 +1,6 @@
 """Fits the shapes of kernels on measured operator tables; prints them as `roofline_families` has.
 
-    python benchmarks/fit_kernels.py FOLDER [gemm] [experts] [attention] [links]
+    python benchmarks/fit_kernels.py FOLDER [gemm] [experts] [shortest] [attention] [links]
 
 FOLDER: `aiconfigurator_core/systems/data` of the unpacked wheel aiconfigurator-core 0.12.0
 (Apache-2.0). Needs pandas with pyarrow. One line per generation and format: the numbers of a
@@ -158,6 +158,15 @@ def _experts(family: str, kind: str, rows: pd.DataFrame) -> None:
     show("experts", family, kind, values, pd.Series(error, index=best.engine))
 
 
+def shortest(root: Path, family: str, systems: Sequence[str]) -> None:
+    """Grouped products at one token over the most shards: the launch of each engine, us."""
+    rows = load(root, systems, "moe/*/*/moe_perf.parquet")
+    rows = rows[(rows.num_tokens == 1) & (rows.moe_tp_size >= 8) & (rows.moe_ep_size == 1)]
+    rows = rows.assign(kind=rows.moe_dtype.map(FORMATS)).dropna(subset=["kind"])
+    told = rows.groupby(["kind", "engine"]).latency.min() * MS / US
+    print(f"shortest  {family:22}{ {k: round(v) for k, v in told.to_dict().items()} }")
+
+
 def attention(root: Path, family: str, systems: Sequence[str]) -> None:
     """Decode (`dec`): bytes of the cache and FLOPs; prefill (`pre`): FLOPs, and rows in and out.
     By engine, contexts of 64 tokens and more, batches to 512."""
@@ -206,7 +215,13 @@ def links(root: Path, family: str, systems: Sequence[str]) -> None:
         print(f"links     {family:22}{pattern.split('/')[-1]}\n{told.iloc[:, ::4].round(1)}")
 
 
-PARTS = {"gemm": gemm, "experts": experts, "attention": attention, "links": links}
+PARTS = {
+    "gemm": gemm,
+    "experts": experts,
+    "shortest": shortest,
+    "attention": attention,
+    "links": links,
+}
 
 
 def main() -> None:

@@ -88,7 +88,7 @@ def samples(root: Path) -> list[Sample]:
             cycle = (row.ttft_s or 0.0) + (row.outputs - 1) * row.tpot_s
             share = (clients - 1) / cycle * prompt if clients > 1 else 0.0
             batch = max(1.0, clients * (row.outputs - 1) * row.tpot_s / cycle)
-        if share > PROMPT_SHARE:
+        if share > PROMPT_SHARE or engine_kind(row.deployment.engine) not in KINDS:
             continue
         skew = silicon_host.skew_s(model, gpu, row.deployment)
         found.append(

@@ -22,11 +22,11 @@ FEWEST = 30
 
 def key_of(row: Measured) -> Key:
     """Kind of model, kind of card, and regime of a row."""
-    regime = "small" if row.batch < LARGE_BATCH else "large"
+    place = place_of(family_of(catalogue.gpu(row.gpu)))
     if row.kind in ("ttft", "prefill"):
-        regime = "prefill"
+        return "any", place, "prefill"
     kind = kind_of(catalogue.model(row.model))
-    return kind, place_of(family_of(catalogue.gpu(row.gpu))), regime
+    return kind, place, "small" if row.batch < LARGE_BATCH else "large"
 
 
 def weights(rows: Sequence[Measured]) -> Floats:
@@ -72,8 +72,8 @@ def report(rows: Sequence[Measured], log_real: Floats, folds: Iterable[int]) -> 
     print("\n80% ranges of real / told; rows of a fold within the range of the other folds")
     for key, (low, high) in table(rows, log_real).items():
         inside = held[key]
-        print(f"  {'|'.join(key):24} ({low:.2f}, {high:.2f})  n={len(inside):4}"
-              f" coverage {np.mean(inside):.0%}")  # fmt: skip
+        told = f"coverage {np.mean(inside):.0%}" if inside else "in one fold only"
+        print(f"  {'|'.join(key):24} ({low:.2f}, {high:.2f})  n={len(inside):4} {told}")
     for regimes in (("small", "large"), ("prefill",)):
         inside = [x for k, v in held.items() if k[2] in regimes for x in v]
         print(f"  all {'/'.join(regimes):20} n={len(inside):4} coverage {np.mean(inside):.0%}")

@@ -76,6 +76,11 @@ def _cache_in_fp8(r: dict[str, str], dtype: str) -> bool:
     )
 
 
+def _release(r: dict[str, str]) -> str:
+    """vLLM of the day it was measured, where the file names none."""
+    return "0.11" if r["backend"] == "vllm" and r["measured"].startswith("2025") else ""
+
+
 def silicon_sample(root: Path) -> Iterator[Row]:
     """TPOT and TTFT in closed loops, aggregated serving on one node.
 
@@ -96,7 +101,7 @@ def silicon_sample(root: Path) -> Iterator[Row]:
             dtype = "mxfp4"
         if r["precision"] == "int4":
             dtype = "int4"
-        version = r["backend_version"] or ("0.11" if r["measured"][:4] == "2025" else "")
+        version = r["backend_version"] or _release(r)
         share = 0.9 if r["is_inferencex"] == "True" else 1.0
         yield Row(
             set="silicon sample", model=r["model_path"], gpu=SYSTEMS[r["system"]],

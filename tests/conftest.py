@@ -1,8 +1,13 @@
-"""The simulator's kernel is compiled once, before tests run side by side."""
+"""The simulator's kernel is compiled once, before tests run side by side; linear algebra keeps to
+one thread, as under the command (`sojourn.cli`): its threads only wait for each other."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -71,7 +71,7 @@ def look(tables: Tables, config: Config | None = None) -> Seen:
     from sojourn.capacity import stations  # noqa: PLC0415  (as above)
     from sojourn.workload import buckets, profile  # noqa: PLC0415  (as above)
 
-    config = config or Config()
+    config = _said(config)
     ready, found = stations.infer(buckets.assign(tables, config), config)
     traffic = profile.profile(ready, config)
     where = breakdown.break_down(ready, config)
@@ -90,7 +90,7 @@ def traffic(tables: Tables, config: Config | None = None) -> Traffic:
     from sojourn.capacity import stations  # noqa: PLC0415  (as above)
     from sojourn.workload import buckets, profile  # noqa: PLC0415  (as above)
 
-    config = config or Config()
+    config = _said(config)
     ready, _found = stations.infer(buckets.assign(tables, config), config)
     return Traffic(ready, profile.profile(ready, config), config)
 
@@ -99,7 +99,7 @@ def engine_alone(tables: Tables, config: Config | None = None) -> tuple[Breakdow
     """What engine samples without requests show: how full the engine was, and a refusal of more."""
     from sojourn.attribution import breakdown, diagnosis  # noqa: PLC0415  (as above)
 
-    config = config or Config()
+    config = _said(config)
     where = breakdown.break_down(tables, config)
     return where, diagnosis.diagnose(where, None, config)
 
@@ -143,7 +143,8 @@ def calibrated(
     from sojourn.capacity import fleet as fleets  # noqa: PLC0415  (as above)
     from sojourn.sim import calibrated as rounds  # noqa: PLC0415  (as above)
 
-    ready, config, say = _ready(tables, config), config or Config(), progress or silent
+    config, say = _said(config), progress or silent
+    ready = _ready(tables, config)
     say("fitting step times", 0.2)
     built = fleets.build(ready, config, fit_sweep=_fit_sweep)
     return built if isinstance(built, Excuse) else rounds.matched(ready, built, config, say)
@@ -153,15 +154,24 @@ def drift_of(tables: Tables, saved: Fleet, config: Config | None = None) -> Drif
     """How far the engine of a recording has moved from a fleet that was calibrated before."""
     from sojourn.capacity import fit_drift  # noqa: PLC0415  (as above)
 
-    return fit_drift.drift(_ready(tables, config), saved, config or Config())
+    config = _said(config)
+    return fit_drift.drift(_ready(tables, config), saved, config)
 
 
-def _ready(tables: Tables, config: Config | None) -> Tables:
+def _said(config: Config | None) -> Config:
+    """The configuration with what its launch text says, where it names one."""
+    if config is None or config.deployment.launch is None:
+        return config or Config()
+    from sojourn.capacity import flags  # noqa: PLC0415  (as above)
+
+    return flags.with_launch(config)
+
+
+def _ready(tables: Tables, config: Config) -> Tables:
     """Tables with buckets, and with waits at stations told apart from work."""
     from sojourn.capacity import stations  # noqa: PLC0415  (as above)
     from sojourn.workload import buckets  # noqa: PLC0415  (as above)
 
-    config = config or Config()
     return stations.infer(buckets.assign(tables, config), config)[0]
 
 
@@ -251,7 +261,7 @@ def recording(
     from sojourn.sim.scenario_replay import Recording  # noqa: PLC0415  (as above)
     from sojourn.workload import buckets, replay  # noqa: PLC0415  (as above)
 
-    config = config or Config()
+    config = _said(config)
     tables = read(path, config=config, progress=progress)
     ready, _stations = stations.infer(buckets.assign(tables, config), config)
     return Recording(ready, replay.replay(ready, seed=config.analysis.seed), config)
@@ -314,9 +324,9 @@ def accept(
     return acceptance.accept(
         before,
         after,
-        config or Config(),
+        _said(config),
         rollback=rollback,
-        after_config=after_config,
+        after_config=None if after_config is None else _said(after_config),
         controls=controls,
     )
 
@@ -333,7 +343,7 @@ def go_round(
     from sojourn.report.compose import Findings  # noqa: PLC0415  (as above)
 
     say = progress or silent
-    config = config or Config()
+    config = _said(config)
     say("attributing", 0.05)
     seen = look(tables, config)
     say("fitting the fleet", 0.15)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sojourn.capacity import fleet
-from sojourn.capacity.flags import findings, flag, resolve, with_resolved
+from sojourn.capacity.flags import findings, flag, resolve, with_launch
 from sojourn.capacity.records import Fleet
 from sojourn.config import Config
 from sojourn.errors import ConfigError, InputError, UsageError
@@ -109,7 +109,7 @@ def test_replicas_named_in_the_telemetry():
         ),
         (
             "vllm serve m/x -q awq --dtype half --kv-cache-dtype fp8_e5m2 --max-model-len -1",
-            {"weight_dtype": "int4", "kv_dtype": "fp8_e5m2", "max_model_len": None},
+            {"weight_dtype": "int4", "kv_dtype": "fp8", "max_model_len": None},
         ),
     ],
 )
@@ -199,7 +199,12 @@ def test_relative_files_lie_beside_sojourn_yaml(tmp_path, monkeypatch):
     config = Config.load(file)
     assert Path(config.deployment.launch).is_absolute() or config.deployment.launch.startswith("f")
     assert resolve(config, Tables())[0].max_num_seqs == 5
-    assert with_resolved(config, Tables()).deployment.max_num_seqs == 5
+    merged = with_launch(config)
+    assert merged.deployment.max_num_seqs == 5
+    where = {row.name: row.source for row in resolve(merged, Tables())[1]}
+    assert where["max_num_seqs"].startswith("launch: ")
+    with pytest.raises(UsageError, match="max_num_seqs"):
+        with_launch(configured(launch="vllm serve m/x --max-num-seqs 9999999999999999"))
     command = " ".join(["vllm serve m/x --max-num-seqs 6", *["--zap"] * 100])
     file.write_text(f"deployment: {{launch: '{command}'}}\n", encoding="utf-8")
     assert resolve(Config.load(file), Tables())[0].max_num_seqs == 6

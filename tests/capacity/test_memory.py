@@ -117,9 +117,11 @@ def test_pools_that_public_logs_print():
         ("Qwen2.5-7B", "L40S",
          Deployment(engine="vllm 0.22.0", max_num_seqs=128, max_num_batched_tokens=2048,
                     gpu_memory_utilization=0.95), 26.32, 0.006),
+        ("Llama-3.1-8B", "H100", Deployment(engine="sglang 0.4.1", block_size=1), 54.26, 0.005),
+        ("Llama-3.1-8B", "H100", Deployment(engine="sglang 0.4.4", block_size=1), 54.04, 0.005),
         ("Qwen3-235B-A22B", "H100",
          Deployment(engine="sglang 0.4.9", tensor_parallel=4, weight_dtype="fp8", block_size=1,
-                    gpu_memory_utilization=0.93), 16.47, 0.05),
+                    gpu_memory_utilization=0.93), 16.47, 0.035),
     ):  # fmt: skip
         found = memory(catalogue.model(name), catalogue.gpu(card), deployment)
         per_device = found.kv_gib / deployment.tensor_parallel

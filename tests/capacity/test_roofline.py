@@ -208,7 +208,7 @@ def test_a_slow_link_pays_for_tensor_parallelism():
     one = step_model(model, catalogue.gpu("A100-PCIe"), Deployment(tensor_parallel=1))
     two = step_model(model, catalogue.gpu("A100-PCIe"), Deployment(tensor_parallel=2))
     fast = step_model(model, catalogue.gpu("A100-SXM"), Deployment(tensor_parallel=2))
-    assert two.prefill_step_s(4096) > 1.5 * fast.prefill_step_s(4096)
+    assert two.prefill_step_s(4096) > 1.3 * fast.prefill_step_s(4096)
     assert one.base_s[1] / two.base_s[1] < one.base_s[1] / fast.base_s[1]
 
 

@@ -20,6 +20,13 @@ ENGINE = {"max_num_seqs": 256, "max_num_batched_tokens": 8192, "kv_blocks": 100_
 SLO = {"default": {"percentile": 0.99, "ttft_s": 1.0}}
 
 
+@pytest.fixture(autouse=True)
+def fewer(monkeypatch):
+    """What more seeds and longer runs tell is told elsewhere; here they would take minutes."""
+    monkeypatch.setattr("sojourn.plan.sustained.RATE_SEEDS", 2)
+    monkeypatch.setattr("sojourn.plan.settling.LENGTHS", (8_000, 32_000))
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, build):
     """Recordings of one simulated engine: calm, over its capacity, and without an SLO."""
@@ -80,7 +87,7 @@ def test_a_calm_fleet_holds_and_its_json_is_complete(place):
     assert found["exit_code"] == 0
     data = found["data"]
     assert set(data) == {
-        "capacity", "holding", "sustained", "flags", "replicas", "traps",
+        "capacity", "holding", "sustained", "flags", "replicas", "traps", "warnings",
     }  # fmt: skip
     held = data["holding"]
     assert held["load_factor"]["low"] > 1.2
@@ -142,6 +149,20 @@ def test_a_target_sixty_times_todays_is_doubted(place):
 def test_wrong_calls_are_told_before_any_work(place, arguments, words):
     with pytest.raises(UsageError, match=words):
         capacity(place / "calm", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ({"model": "nonsense-9B", "accelerator": "H100-SXM"}, "no model 'nonsense-9B'"),
+        ({"model": "Llama-3.1-8B", "accelerator": "H1000"}, "no accelerator 'H1000'"),
+    ],
+)
+def test_hardware_nobody_knows_is_told_with_what_is_near(place, tmp_path, named, words):
+    settings = tmp_path / "sojourn.yaml"
+    settings.write_text(yaml.safe_dump({"slo": SLO, "deployment": ENGINE | named}), "utf-8")
+    with pytest.raises(UsageError, match=words):
+        capacity(place / "calm", "--quiet", "-c", settings)
 
 
 def test_the_page_draws_the_knee(place, tmp_path):

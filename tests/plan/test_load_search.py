@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,8 +51,10 @@ def test_further_seeds_start_where_the_first_ended():
 
 def test_the_interval_holds_the_seeds_and_the_resolution():
     found = over_seeds([Bracket(b, b * 1.01) for b in (1.0, 1.05, 0.95, 1.02)], 0.9)
-    assert found.low < 1.0 < found.high
     assert found.mid == pytest.approx(1.004, abs=0.003)
+    # standard deviation of the logarithms 0.0421, t(3, 0.95) = 2.353
+    assert found.low == pytest.approx(1.0043 * np.exp(-0.0421 * 2.353), rel=2e-3)
+    assert found.high == pytest.approx(1.0043 * np.exp(0.0421 * 2.353), rel=2e-3)
     alone = over_seeds([Bracket(2.0, 2.02)], 0.9)
     assert (alone.low, alone.high) == pytest.approx((2.0, 2.02))
     same = over_seeds([Bracket(2.0, 2.02)] * 3, 0.9)

@@ -166,3 +166,10 @@ def test_the_report_shows_the_cheapest_and_counts_the_rest(build):
     assert len(table.rows) == SHOWN
     assert "3 dearer ones" in table.caption
     assert "40 requests/s (2400 a minute)" in table.caption
+
+
+def test_an_absurd_target_is_refused_and_its_unit_asked_about(build):
+    found = plan(build, 900_000.0, ["H100-SXM"])
+    assert found.options == ()
+    assert all("More than 1,000 replicas" in u.excuse.reason for u in found.unfit)
+    assert "unit" in found.unfit[0].excuse.collect[0]

@@ -68,7 +68,7 @@ def test_a_fleet_slightly_over_its_capacity_looks_fine_and_is_not(build):
     assert "GROWS" in found.breaks
     assert "only because it ends" in found.note
     assert found.settled.trend is Trend.STABLE
-    assert found.rate_per_s.mid == pytest.approx(FULL, rel=0.02)
+    assert 0.93 * FULL < found.rate_per_s.mid < 1.02 * FULL
     steady = sustained(stream, fleet, config, start_per_s=found.rate_per_s.mid)
     assert 0.9 * FULL < steady.rate_per_s.mid < FULL
     assert steady.settled.trend is Trend.STABLE
@@ -99,10 +99,11 @@ def test_a_steady_rate_settles_below_capacity_and_grows_above(build, load, trend
 def test_runs_get_longer_within_their_budget(build):
     stream, fleet = tutorial(build, 0.5, 300)
     runs = list(of_days(stream, fleet, 0, budget=10_000))
-    assert [run.settled.requests for run in runs] == [2_400, 9_600]
+    assert [run.settled.requests for run in runs] == pytest.approx([2_400, 9_600], rel=0.05)
     assert [run.settled.days for run in runs] == [8, 32]
     assert [r.settled.requests for r in of_rate(stream, fleet, 5.0, 0, budget=8_000)] == [8_000]
     assert list(of_rate(stream, fleet, 5.0, 0, budget=7_999)) == []
+    assert list(of_rate(stream, fleet, 0.01, 0)) == [], "nine days: longer than a run may be"
 
 
 def settled(trend, growth=0.0):

@@ -19,6 +19,7 @@ CALLS_OF_LEVEL = 4 * FEWEST_CALLS
 """Calls behind a level of load, at least: the mean of 120 delays that vary by as much as they
 last is known to a tenth."""
 MOST_LEVELS = 12
+CALM = 1.5
 LOAD_PAYS = 1.25
 """The busiest level must be slower than the calmest by a quarter for levels to be kept."""
 
@@ -60,8 +61,10 @@ def front(fit: Reading, *, slots: int) -> Front:
     step of s) is not the front end's, so the samples are drawn together around their mean until
     the remainder is what they vary by.
     The mean by level of load, monotone, over that of the calmest level is `load`: the front end
-    also streams what others write, so it slows down as they become more. The samples are of all
-    levels, each delay over its level's factor.
+    also streams what others write, so it slows down as they become more. The samples are of calm
+    levels (factor at most `CALM`) where these have calls enough, else of all, each delay over its
+    level's factor: a loaded host's delays are wider, by more than their mean grows, and below the
+    knee it is the idle host that first tokens wait for.
     Wrong when: the engine's own step is late for another reason than its load (then the front end
     gets the blame), or delays change shape with load and not only scale.
     """
@@ -70,10 +73,13 @@ def front(fit: Reading, *, slots: int) -> Front:
         return Front(fit.front, (), ())
     by_load = levels(delays.delay, delays.load)
     factor = factors_at(by_load, delays.load)
-    scaled = delays.delay / factor
+    scaled, step = delays.delay / factor, delays.step / factor
+    calm = factor <= CALM
+    if calm.sum() >= CALLS_OF_LEVEL // 2:
+        scaled, step = scaled[calm], step[calm]
     scaled = np.minimum(scaled, np.quantile(scaled, REAR))
     mean = max(0.0, float(scaled.mean()))
-    samples = _narrowed(scaled, delays.step / factor, mean)
+    samples = _narrowed(scaled, step, mean)
     return Front(mean, samples, tuple(by_load) if len(by_load) > 1 else ())
 
 

@@ -216,7 +216,7 @@ def held_out(fit: Reading) -> HeldOut:
         parts.append(np.stack([_errors(kept, cost, front), kept.prefill]))
         for side, found in zip((~kept.prefill, kept.prefill), totals, strict=True):
             if side.sum() > 1:
-                found.append(_total(kept.take(side), cost, front))
+                found.append(_total(kept.take(side), cost, front, len(fit.form.knots)))
     error, prefill = np.concatenate(parts, axis=1)
     sides = [np.abs(error[side]) for side in (prefill > 0, prefill == 0) if side.any()]
     cut = [np.minimum(side, np.quantile(side, REAR)) for side in sides]
@@ -225,8 +225,9 @@ def held_out(fit: Reading) -> HeldOut:
     return HeldOut(float(np.median(np.concatenate(whole))), typical, costs, drift)
 
 
-def _total(equations: Equations, cost: Cost, front: float) -> tuple[float, float]:
-    """log(real / told) of the rows' total, and its variance by the scatter of the rows."""
+def _total(equations: Equations, cost: Cost, front: float, segments: int) -> tuple[float, float]:
+    """log(real / told) of the rows' total, and its variance by the scatter of the rows: calls that
+    decode together share their steps, so as many as a batch count as one."""
     told = equations.rows @ np.append(cost.vector, front)
     real = np.clip(equations.duration, told / TWICE, told * TWICE)
     if equations.envelope.all():  # rows that waited say nothing of the cost
@@ -237,7 +238,9 @@ def _total(equations: Equations, cost: Cost, front: float) -> tuple[float, float
     share = told / told.sum()
     total = float(real.sum() / told.sum())
     off = real / np.maximum(told, 1e-12) - total
-    return float(np.log(total)), float((share**2 * off**2).sum()) / total**2
+    batch = equations.rows[:, 1 : 1 + segments].sum() / max(equations.rows[:, 0].sum(), 1.0)
+    noise = float((share**2 * off**2).sum()) / total**2
+    return float(np.log(total)), noise * max(1.0, float(batch))
 
 
 def _between(totals: list[tuple[float, float]]) -> float:
@@ -245,7 +248,8 @@ def _between(totals: list[tuple[float, float]]) -> float:
     if len(totals) < 2:
         return 0.0
     logs, noise = np.array(totals).T
-    return max(0.0, float(np.var(logs, ddof=1) - noise.mean()))
+    count = len(totals)  # each block was told by the others: their noise is in the ratio too
+    return max(0.0, float(np.var(logs, ddof=1) * (count - 1) / count - noise.mean()))
 
 
 def _call_errors(equations: Equations, cost: Cost, front: float) -> Floats:

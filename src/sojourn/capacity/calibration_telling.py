@@ -15,8 +15,8 @@ from sojourn.interval import Provenance
 from sojourn.trace.arrays import Floats
 
 CONFIDENCE: Final = 0.8
-LEAST: Final = 0.003
-"""Standard deviation that a step time is known to at best: clocks, temperature."""
+LEAST: Final = 0.0005
+"""Standard deviation that a step time is known to at best: clocks."""
 TYPICAL_REAR: Final = 0.99
 WIDE: Final = 0.15
 """A range that reaches farther than this to a side asks for more telemetry."""
@@ -40,7 +40,7 @@ def step_model(claims: Claims) -> StepModel:
     """The fit as a step model."""
     fit, calls, cost = claims.reading, claims.calls, claims.reading.cost
     low, high, top = _batches(fit)
-    batches = tuple(sorted({0, *(round(k) for k in cost.knots if k < top), top}))
+    batches = tuple(sorted({0, *(round(k) for k in cost.knots if k < top), low, high, top}))
     bases = cost.decode(np.asarray(batches, dtype=float), np.zeros(len(batches)))
     clean = calls.clean & (calls.output >= 2)
     ends = calls.input[clean], (calls.input + calls.output)[clean]

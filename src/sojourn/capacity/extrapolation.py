@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -136,9 +137,7 @@ def _widened(
     step: StepModel, spread: StepSpread, places: tuple[int, ...], per_doubling: float
 ) -> tuple[tuple[float, float], ...]:
     """Ranges at the new places: the nearest one's, with what a doubling outside adds."""
-    from scipy.stats import norm  # noqa: PLC0415  (half a second to load: only where asked)
-
-    reach = float(norm.ppf(0.5 + spread.confidence / 2))
+    reach = NormalDist().inv_cdf(0.5 + spread.confidence / 2)
     logs = np.log(np.array(spread.decode))
     at = np.array(places, dtype=np.float64)
     low, high = (np.interp(at, step.batches, logs[:, end]) for end in (0, 1))

@@ -93,10 +93,10 @@ def _whole(text: str | None) -> int | None:
 
 def _value(name: str, tables: Tables, config: Config, launch: Launch | None) -> Resolved | None:
     """A value from the file, the launch or the engine's print; None where none has it."""
-    own = getattr(config.deployment, name)
-    if set_in(config, name) and own is not None:
-        return Resolved(name=name, value=own, source="sojourn.yaml", provenance=Provenance.MEASURED)
+    own = getattr(config.deployment, name) if set_in(config, name) else None
     from_launch = _said(launch, config).get(name)
+    if own is not None and (from_launch is None or from_launch.value != own):
+        return Resolved(name=name, value=own, source="sojourn.yaml", provenance=Provenance.MEASURED)
     if from_launch is not None:
         return Resolved(
             name=name,
@@ -162,14 +162,20 @@ def resolve(config: Config, tables: Tables) -> tuple[Deployment, tuple[Resolved,
     return _valid(deployment), table
 
 
-def with_resolved(config: Config, tables: Tables) -> Config:
-    """The config with every value of `deployment` in force, for rooms that read it directly.
+def with_launch(config: Config) -> Config:
+    """The config with what its launch says in the keys of `deployment` that it does not set, for
+    rooms that read it directly. `resolve` still tells where each value comes from.
 
     Raises:
-        UsageError, InputError: as `resolve`.
+        UsageError: a flag is out of its key's range. InputError: the launch cannot be read.
     """
-    deployment, _ = resolve(config, tables)
-    return config.model_copy(update={"deployment": deployment})
+    told = _said(launched(config), config)
+    missing = {name: entry.value for name, entry in told.items() if not set_in(config, name)}
+    if not missing:
+        return config
+    return config.model_copy(
+        update={"deployment": _valid(config.deployment.model_copy(update=missing))}
+    )
 
 
 def findings(config: Config, tables: Tables) -> tuple[Finding, ...]:

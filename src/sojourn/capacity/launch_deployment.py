@@ -18,7 +18,7 @@ _QUANTISATION: Final = (
 _DTYPES: Final = {"bfloat16": "bf16", "half": "fp16", "float16": "fp16", "float": "fp32",
                   "float32": "fp32"}  # fmt: skip
 _KV: Final = {"auto": "bf16", "bfloat16": "bf16", "float16": "fp16", "fp8_inc": "fp8",
-              "fp8_ds_mla": "fp8", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}  # fmt: skip
+              "fp8_ds_mla": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}  # fmt: skip
 SAME: Final = (
     "model", "pipeline_parallel", "enforce_eager", "max_num_seqs", "max_num_batched_tokens",
     "max_model_len", "block_size", "gpu_memory_utilization", "prefix_caching",

@@ -29,12 +29,21 @@ from sojourn.config import Deployment
 from sojourn.trace.arrays import Floats
 from sojourn.units import GIB
 
-CONTEXT_GIB: Final = 0.6
-"""Taken before an engine measures: vLLM's logs on an H100 begin with 78.57 of 79.18 GiB free."""
-SGLANG_PARALLEL_GIB: Final = 0.9
-"""Taken by communicators before SGLang measures. Assumed: vLLM's log at TP 2 begins with 77.64."""
-SGLANG_LOADING_GIB: Final = 0.28
-"""What loading takes beside the weights: Qwen2.5-32B at TP 4 logs 15.54 GiB, its share is 15.26."""
+CONTEXT_GIB: Final = 0.5
+"""Taken before an engine measures: logs of H100 and A100 cards (79.2 GiB) begin with 78.57 to 78.84
+free (vLLM, SGLang)."""
+SGLANG_PARALLEL_GIB: Final = 1.1
+"""Taken by communicators before SGLang measures and while it loads. Assumed: vLLM's log at TP 2
+begins with 77.64 GiB; Qwen2.5-32B at TP 4 logs 15.54 GiB for a share of weights of 15.26."""
+SGLANG_LOADING_GIB: Final = 0.1
+"""What loading takes beside the weights: Llama-3.1-8B (14.99 GiB) logs 15.02 to 15.11."""
+SGLANG_BY_CARD_SINCE: Final = (0, 4, 7)
+"""From about here SGLang's default fraction follows the card; before, the ranks alone."""
+SGLANG_BY_BATCH_SINCE: Final = (0, 5, 3)
+"""From here it follows chunk and graph batch (sgl-project/sglang#10975, September 2025)."""
+_BY_RANKS: Final = ((16, 0.79), (8, 0.81), (4, 0.85), (2, 0.87), (1, 0.88))
+_BY_CARD: Final = ((35, 2.8, 0.1), (90, 9.5, 0.5), (160, 12.0, 0.5))
+"""Card below so many GiB: GiB reserved, and more per rank; 32 GiB on larger cards."""
 _MIB: Final = 1024**2
 _SGLANG_CHUNK: Final = ((35, 2048), (60, 4096), (160, 8192), (math.inf, 16384))
 _SGLANG_GRAPHS: Final = ((20, 8, 8), (35, 24, 80), (60, 32, 160), (160, 256, 512))
@@ -91,16 +100,23 @@ def vllm_room(
 
 
 def sglang_fraction(memory_gib: float, deployment: Deployment, engine: Knobs) -> float:
-    """mem_fraction_static: as set, else SGLang's own rule.
+    """mem_fraction_static: as set, else SGLang's own rule of its version.
 
+    By ranks (0.88 for one, 0.81 for eight); then by card; since September 2025
     1 - (512 + 1.5 chunk + 2 graph batch + 128 tp pp, at least 10 GiB from 60 GiB up) / memory, in
-    MiB; DP attention adds 3 (4.5 over 300) x graph batch x ranks. Source: SGLang
-    `server_args._handle_gpu_memory_settings` (sgl-project/sglang#10975, since September 2025).
-    Wrong when: older (0.88 less by TP), a vision model (less), or speculation (2 to 6 GiB more).
+    MiB; DP attention adds 3 (4.5 over 300) x graph batch x ranks. Source: SGLang's
+    `server_args`. Wrong when: a vision model (less), or speculation (2 to 6 GiB more).
     """
     if "gpu_memory_utilization" in deployment.model_fields_set:
         return deployment.gpu_memory_utilization
     devices = deployment.tensor_parallel * deployment.data_parallel
+    if engine.older_than(*SGLANG_BY_CARD_SINCE):
+        return next(share for ranks, share in _BY_RANKS if devices >= ranks)
+    if engine.older_than(*SGLANG_BY_BATCH_SINCE):
+        ranks = devices * deployment.pipeline_parallel
+        found = next(((fixed, each) for below, fixed, each in _BY_CARD if memory_gib < below), None)
+        taken = 32.0 if found is None else found[0] + found[1] * ranks
+        return round(1 - taken / memory_gib, 3)
     chunk = deployment.max_num_batched_tokens
     if "max_num_batched_tokens" not in deployment.model_fields_set:
         chunk = next(size for bound, size in _SGLANG_CHUNK if memory_gib < bound)

@@ -69,6 +69,7 @@ def step_model(
         " measured kernel shapes, end-to-end constants fitted on public measurements",
         valid_batch=(0, BATCHES[-1]),
         valid_context=(0, model.max_model_len or 0),
+        valid_chunk=(1, PROMPTS[-1]),
         spread=spread(model, s.family, BATCHES),
         to_narrow="Record request rows of this deployment: a fit to them replaces this estimate.",
     )

@@ -1,5 +1,8 @@
 """What no operator table tells: host time by engine and version, and how far a served model is
-from its kernels run alone. Fitted by `benchmarks/fit_roofline.py`, which prints them in this form.
+from its kernels run alone. Fitted by `benchmarks/fit_roofline.py`, which prints them in this form;
+these come from several rounds, each started at the last, the first at assumed values. One round
+with all engines alike at the start gives the same errors within two points: single numbers trade
+against each other.
 """
 
 from __future__ import annotations
@@ -17,8 +20,7 @@ class Engine:
     that is done while the GPU works on the step before (asynchronous scheduling). Steps without a
     CUDA graph (prefill beyond the captured sizes, or all of them when eager) cannot be shorter
     than `launch_s` per block of a dense model (see `roofline_matrices.launched`). `front_s`: HTTP,
-    tokenising and detokenising of a call. `kernels`:
-    normalisations, rotations, activations and the like per layer (fewer where they are fused), in
+    tokenising and detokenising of a call. `kernels`: normalisations, rotations, activations and the like per layer (fewer where they are fused), in
     `Family.small_s`. `reduce`: an all-reduce of a small message takes so many times
     `Family.reduce_s` (fused ones less, ranks that wait for one another more). `routing_s`: gating
     and sorting of a routed layer.

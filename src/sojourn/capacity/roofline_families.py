@@ -1,10 +1,12 @@
 """How kernels behave on each generation of accelerators: measured shapes, no end-to-end fit.
 
-Every kernel is told by four numbers (`Kernel`). They are medians over the operator tables of
+Every kernel is told by a few numbers (`Kernel`), rounded from fits to the operator tables of
 aiconfigurator-core 0.12.0 (Apache-2.0; vLLM 0.14 and 0.24, SGLang 0.5.10 and 0.5.14, TensorRT-LLM
-1.0 and 1.3 on A100, L40S, H100, H200, B200, B300, GB200, RTX PRO 6000), fitted with
-`benchmarks/fit_kernels.py`, which prints them again with their errors. CDNA has no table there:
-its numbers are those of Hopper with the launch times and shares that AMD rows show (assumed).
+1.0 and 1.3 on A100, L40S, H100, H200, B200, B300, GB200, RTX PRO 6000); where engines differ, a
+number between theirs. `benchmarks/fit_kernels.py` prints the fits with their errors. Launches of
+grouped products are the shortest times at one token (its part `shortest`): a fit over all shapes
+blurs them. Weight-only products, and CDNA, have no table there: theirs are assumed, near those of
+Marlin on Hopper, and with the launch times and shares that rows of MI300X servers allow.
 """
 
 from __future__ import annotations
@@ -85,9 +87,9 @@ AMPERE: Final = Family(
         "wo": Kernel(9.0 * US, 0.80, 0.80, 1.2, 3.0),
     },
     experts={
-        "16": Kernel(60 * US, 0.82, 0.30, 1.2),
-        "8": Kernel(60 * US, 0.82, 0.30, 1.2),
-        "wo": Kernel(60 * US, 0.82, 0.22, 1.2),
+        "16": Kernel(38 * US, 0.83, 0.30, 1.2),
+        "8": Kernel(38 * US, 0.83, 0.30, 1.2),
+        "wo": Kernel(40 * US, 0.80, 0.22, 1.2),
     },
     attention={"16": Kernel(17 * US, 0.75, 0.50, 1.2), "8": Kernel(18 * US, 0.60, 0.40, 1.2)},
     prefill_attention=0.55,
@@ -105,9 +107,9 @@ ADA: Final = Family(
         "wo": Kernel(5.0 * US, 0.80, 0.55, 1.2, 1.0),
     },
     experts={
-        "16": Kernel(20 * US, 0.85, 0.38, 1.2),
+        "16": Kernel(18 * US, 0.84, 0.38, 1.2),
         "8": Kernel(20 * US, 0.85, 0.50, 1.1, padding=10),
-        "wo": Kernel(28 * US, 0.75, 0.40, 1.5),
+        "wo": Kernel(25 * US, 0.76, 0.40, 1.5),
     },
     attention={"16": Kernel(8 * US, 0.93, 0.40, 2.0), "8": Kernel(10 * US, 0.80, 0.20, 2.0)},
     prefill_attention=0.47,
@@ -125,9 +127,9 @@ HOPPER: Final = Family(
         "wo": Kernel(6.5 * US, 0.80, 0.65, 1.2, 1.0),
     },
     experts={
-        "16": Kernel(38 * US, 0.90, 0.40, 1.2, padding=8),
-        "8": Kernel(34 * US, 0.84, 0.58, 4.0, padding=100),
-        "wo": Kernel(50 * US, 0.88, 0.40, 1.5),
+        "16": Kernel(24 * US, 0.91, 0.40, 1.2, padding=8),
+        "8": Kernel(28 * US, 0.87, 0.58, 4.0, padding=100),
+        "wo": Kernel(36 * US, 0.77, 0.40, 1.5),
     },
     attention={"16": Kernel(11.5 * US, 0.86, 0.28, 2.0), "8": Kernel(13 * US, 0.70, 0.30, 2.0)},
     prefill_attention=0.60,
@@ -146,10 +148,10 @@ BLACKWELL: Final = Family(
         "wo": Kernel(6.5 * US, 0.70, 0.60, 1.2, 1.0),
     },
     experts={
-        "16": Kernel(28 * US, 0.84, 0.42, 1.5),
-        "8": Kernel(32 * US, 0.78, 0.37, 2.3, padding=23),
-        "4": Kernel(28 * US, 0.90, 0.60, 1.3),
-        "wo": Kernel(28 * US, 0.70, 0.25, 1.5),
+        "16": Kernel(24 * US, 0.84, 0.42, 1.5),
+        "8": Kernel(27 * US, 0.80, 0.37, 2.3, padding=23),
+        "4": Kernel(17 * US, 0.80, 0.60, 1.3),
+        "wo": Kernel(19 * US, 0.62, 0.25, 1.5),
     },
     attention={"16": Kernel(10 * US, 0.88, 0.28, 1.5), "8": Kernel(11 * US, 0.84, 0.25, 1.5)},
     prefill_attention=0.50,
@@ -169,9 +171,9 @@ BLACKWELL_RTX: Final = Family(
     },
     experts={
         "16": Kernel(26 * US, 0.98, 0.45, 1.8, padding=34),
-        "8": Kernel(33 * US, 0.92, 0.33, 1.5),
+        "8": Kernel(31 * US, 0.92, 0.33, 1.5),
         "4": Kernel(48 * US, 0.88, 0.70, 1.8),
-        "wo": Kernel(42 * US, 0.86, 0.45, 2.0),
+        "wo": Kernel(28 * US, 0.85, 0.45, 2.0),
     },
     attention={"16": Kernel(9 * US, 0.95, 0.36, 3.0), "8": Kernel(11 * US, 0.90, 0.18, 3.0)},
     prefill_attention=0.55,

@@ -19,7 +19,7 @@ from sojourn.capacity.memory import memory, weight_dtype
 from sojourn.capacity.model_records import ModelSpec
 from sojourn.capacity.records import StepModel
 from sojourn.capacity.roofline import GRAPH_TOKENS
-from sojourn.capacity.roofline_constants import CONSTANTS
+from sojourn.capacity.roofline_constants import CONSTANTS, engine_kind
 from sojourn.capacity.roofline_matrices import launched
 from sojourn.capacity.roofline_setting import Setting, setting_of
 from sojourn.capacity.silicon_fit import (
@@ -41,6 +41,8 @@ from sojourn.trace.arrays import Floats
 
 MEAN_CONTEXT: Final = 1024.0
 """Context around which lines are fitted where the caller names none."""
+TODAY: Final = ("vllm async", "sglang", "trtllm")
+"""Engines new enough to have taken over each other's kernels for experts."""
 POOL_SLACK: Final = 1.5
 """Grid points whose contexts need more than this many KV pools are not asked for."""
 
@@ -67,6 +69,15 @@ def step_model(
             reason=f"no step times from operator tables: {refused}",
             collect=("a fit to telemetry (`sojourn calibrate`)",),
         )
+
+
+def missing() -> str | None:
+    """Why no tables can be asked here at all; None: they can."""
+    try:
+        silicon_tables.check_installed()
+    except Refused as refused:
+        return str(refused)
+    return None
 
 
 @dataclass
@@ -122,7 +133,8 @@ class _Build:
                 f"{own.backend} has no tables of it, those of {asked.backend} stand in"
             )
         others = [each for _, _, each in found[1:]]
-        return asked, query, silicon_tables.Fastest(tables, others)
+        today = engine_kind(self.deployment.engine) in TODAY
+        return asked, query, silicon_tables.Fastest(tables, others, experts=today)
 
     def _setting(self) -> Setting:
         """What the roofline knows of the deployment: its links, its engine's launches."""
@@ -145,25 +157,29 @@ class _Build:
 
     def _decode(self, tables: StepTables, reduces: Reduces) -> Decode:
         """The decode grid, cleaned, as lines."""
-        pool = POOL_SLACK * self._pool_tokens()
+        pool, setting = POOL_SLACK * self._pool_tokens(), self._setting()
+        launches = 0.0
+        if setting.eager or not setting.engine.graphs:
+            launches = setting.engine.launch_s * launched(setting)
         shape = (len(BATCHES), len(CONTEXTS))
         times, floors, limits = (np.full(shape, np.nan) for _ in range(3))
         for i, batch in enumerate(BATCHES):
             for j, context in enumerate(CONTEXTS):
                 if j > 2 and batch * context > pool:
                     continue
-                times[i, j] = reduces.total_s(tables.decode(batch, context), batch)
+                told = reduces.total_s(tables.decode(batch, context), batch)
+                times[i, j] = max(told, launches)
                 floors[i, j], limits[i, j] = bounds_s(
-                    self.model_spec, self.gpu, self.deployment, batch=batch, context=context
+                    setting, self.deployment, batch=batch, context=context
                 )
-        told = np.isfinite(times)
+        asked = np.isfinite(times)
         mended, change = monotone(_filled(times))
         if change > 0:
             self.notes.append(f"monotone in batch and context: median change {change:.1%}")
-        inside, note = bounded(mended[told], floors[told], limits[told])
+        inside, note = bounded(mended[asked], floors[asked], limits[asked])
         if note:
             self.notes.append(note)
-        times[told] = inside
+        times[asked] = inside
         return decode_lines(times, self.context)
 
     def _prompts(self, tables: StepTables, reduces: Reduces) -> Prompts:
@@ -212,7 +228,7 @@ class _Build:
             valid_batch=(1, BATCHES[-1]),
             valid_context=(1, CONTEXTS[-1]),
             valid_chunk=(1, prompts.tokens[-1]),
-            spread=silicon_host.spread(len(batches)),
+            spread=silicon_host.spread(batches),
             to_narrow="Record a short run of this deployment (TTFT, end and tokens of requests)"
             " and calibrate: the tables hold single operators, not this server.",
         )
@@ -224,16 +240,20 @@ class _Build:
         dtype = weight_dtype(self.model_spec, self.deployment)
         wanted = self.deployment.kv_dtype
         kv = query.kv + ("" if _same_kv(query.kv, wanted) else f" (the tables lack {wanted})")
+        layout = (
+            f"TP {query.tp}, PP {query.pp}, DP {query.dp},"
+            f" experts TP {query.moe_tp} EP {query.moe_ep}"
+        )
+        missed = (
+            f"lines miss the decode grid by {decode.median_error:.1%} (median;"
+            f" {decode.largest_error:.0%} at most), sums miss mixed steps by"
+            f" {prompts.median_error:.1%} ({prompts.largest_error:.0%} at most)"
+        )
         said = (
             f"operator tables of {silicon_tables.PACKAGE} {silicon_tables.VERSION}"
-            f" ({asked.backend} {tables.version} on {asked.system}):"
-            f" {self.model_spec.name} as {asked.like}, weights {dtype}, KV cache {kv}, matrices and"
-            " collectives by the fastest kernel of any engine,"
-            f" TP {query.tp}, PP {query.pp}, DP {query.dp}, experts TP {query.moe_tp} EP"
-            f" {query.moe_ep}; host time of {self.deployment.engine} added; lines miss the decode"
-            f" grid by {decode.median_error:.1%} (median; {decode.largest_error:.0%} at most),"
-            f" sums miss mixed steps by {prompts.median_error:.1%}"
-            f" ({prompts.largest_error:.0%} at most)"
+            f" ({asked.backend} {tables.version} on {asked.system}): {self.model_spec.name} as"
+            f" {asked.like}, weights {dtype}, KV cache {kv}, {layout}; shared kernels by the"
+            f" fastest engine; host time of {self.deployment.engine} added; {missed}"
         )
         return "; ".join((said, *self.notes))
 
@@ -262,11 +282,12 @@ def _same_kv(told: str, wanted: str) -> bool:
 
 
 def _filled(times: Floats) -> Floats:
-    """Missing ends of rows carried on from the last value asked for, so that rows compare."""
+    """Points not asked for as long as the longer of their neighbours before them, so that they
+    pull no other when all are made to rise."""
     filled = times.copy()
-    for j in range(1, filled.shape[1]):
-        missing = ~np.isfinite(filled[:, j])
-        filled[missing, j] = filled[missing, j - 1]
+    for i, j in zip(*np.nonzero(~np.isfinite(times)), strict=True):
+        below = filled[i - 1, j] if i else 0.0
+        filled[i, j] = max(filled[i, j - 1], below)
     return filled
 
 

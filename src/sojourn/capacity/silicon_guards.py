@@ -12,18 +12,16 @@ from typing import Final
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from sojourn.capacity.catalogue import Gpu
 from sojourn.capacity.memory import (
     kv_bytes_per_token,
     kv_value_bytes,
     weight_bytes,
     weight_dtype,
 )
-from sojourn.capacity.model_records import ModelSpec
 from sojourn.capacity.roofline import physical_floor_s
 from sojourn.capacity.roofline_links import all_reduce_s
 from sojourn.capacity.roofline_setting import Setting
-from sojourn.capacity.silicon_tables import Op, Refused, is_reduce
+from sojourn.capacity.silicon_tables import Op, Refused, is_product, is_reduce
 from sojourn.config import Deployment
 from sojourn.trace.arrays import Floats
 
@@ -32,10 +30,24 @@ SLOWEST: Final = 10.0
 take, beside `LAYER_S` for every layer; measured ones stay below 3."""
 LAYER_S: Final = 0.25e-3
 """What the launches and all-reduces of one layer may take, s; measured ones take a tenth of it."""
-REDUCE_LIMIT: Final = 2.5
-"""Times our own link model an all-reduce of the tables may take before it is replaced."""
+REDUCE_LIMIT: Final = 1.5
+"""Times our own link model an all-reduce of the tables may take before it is replaced: with NVLink
+they take up to 1.2, L40S 1.8 at TP 4 and 4.9 at TP 8 (more than the same cards in two pairs)."""
+SUSTAINED: Final = 1.12
+COMPUTE_TOKENS: Final = 512
+"""Tokens of a step from which products wait for FLOPs alone."""
 MENDED_LIMIT: Final = 0.15
 """Median change by the isotonic clean-up above which the tables are refused."""
+
+
+def sustained(tokens: int) -> float:
+    """How much longer matrix products of a step with `tokens` tokens take under the power limit.
+
+    Tables are measured in bursts; a card that computes all the time lowers its clocks. Small steps
+    wait for memory, whose clock stays. Source: prompt rates on H100 and H200 against the tables
+    (`benchmarks/silicon_check.py`). Wrong when: the card has no power limit in its way.
+    """
+    return 1 + (SUSTAINED - 1) * min(1.0, tokens / COMPUTE_TOKENS)
 
 
 class Reduces:
@@ -48,13 +60,12 @@ class Reduces:
 
     def total_s(self, ops: Sequence[Op], tokens: int) -> float:
         """The step with `tokens` tokens, s, implausible all-reduces by our link model."""
-        if self._setting.tp == 1:
-            return sum(op.s for op in ops)
         one = all_reduce_s(self._setting, tokens)
+        clocks = sustained(tokens)
         total = 0.0
         for op in ops:
-            if not is_reduce(op.name):
-                total += op.s
+            if not is_reduce(op.name) or self._setting.tp == 1:
+                total += op.s * (clocks if is_product(op.name) else 1.0)
                 continue
             ours = one * (1 if "embedding" in op.name else self._setting.model.layers)
             self.worst = max(self.worst, op.s / ours)
@@ -100,19 +111,21 @@ def monotone(times: Floats) -> tuple[Floats, float]:
 
 
 def bounds_s(
-    model: ModelSpec, gpu: Gpu, deployment: Deployment, *, batch: int, context: int
+    setting: Setting, deployment: Deployment, *, batch: int, context: int
 ) -> tuple[float, float]:
     """Shortest and longest a decode step of one data-parallel rank can be believed to take, s.
 
     Shortest: `roofline.physical_floor_s`. Longest: `SLOWEST` x (that + all weights + the rank's
-    cache, once) + `LAYER_S` a layer. Wrong when: as `physical_floor_s`.
+    cache, once) + `LAYER_S` a layer + `REDUCE_LIMIT` x all-reduces by our link model. Wrong when:
+    as `physical_floor_s`.
     """
-    tp = deployment.tensor_parallel
+    model, gpu, tp = setting.model, setting.gpu, setting.tp
     floor = physical_floor_s(model, gpu, deployment, batch=batch, context_sum=batch * context)
     weights = weight_bytes(model, weight_dtype(model, deployment)) / tp
     cache = batch * context * kv_bytes_per_token(model, kv_value_bytes(deployment), tp) / tp
     once = (weights + cache) / gpu.bandwidth_bytes_per_s
-    return floor, SLOWEST * (floor + once) + LAYER_S * model.layers
+    layer = LAYER_S + 2 * REDUCE_LIMIT * all_reduce_s(setting, batch)
+    return floor, SLOWEST * (floor + once) + layer * model.layers
 
 
 def bounded(times: Floats, floors: Floats, limits: Floats) -> tuple[Floats, str]:

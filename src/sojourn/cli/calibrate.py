@@ -13,7 +13,7 @@ from sojourn.errors import UsageError
 
 if TYPE_CHECKING:
     from sojourn.interval import Excuse
-    from sojourn.report.document import Document
+    from sojourn.report.document import Block, Document
     from sojourn.sim.calibrated import Calibrated
 
 
@@ -40,7 +40,7 @@ def calibrate(
     from sojourn import loop
     from sojourn.capacity.records import Fleet
     from sojourn.interval import Excuse
-    from sojourn.report import calibration_blocks, compose
+    from sojourn.report import calibration_blocks, compose, deployment_blocks
 
     if against is not None and output is not None and against.resolve() == output.resolve():
         raise UsageError("--against and -o name one file: the saved fit would be lost")
@@ -48,31 +48,32 @@ def calibrate(
     with telemetry(paths, config=config, quiet=quiet, format=format, output=output) as it:
         built = loop.calibrated(it.tables, it.config, it.tell)
         moved = None if saved is None else loop.drift_of(it.tables, saved, it.config)
+    flags = deployment_blocks.blocks(it.tables, it.config)
     if output is not None and not isinstance(built, Excuse):
         built.fleet.save(output)
     if moved is None:
-        document = _document(built)
+        document = _document(built, flags)
     else:
         fitted = [] if isinstance(built, Excuse) else calibration_blocks.blocks(built)
         compared = [] if isinstance(moved, Excuse) else calibration_blocks.drift(moved)
         document = compose.single(
             "sojourn calibrate",
-            [*compared, *fitted],
+            [*compared, *fitted, *flags],
             verdict=calibration_blocks.drifted(moved),
             data={"drift": moved.model_dump(mode="json"), **_data(built)},
         )
     deliver(document, output=None, json=json)
 
 
-def _document(built: Calibrated | Excuse) -> Document:
+def _document(built: Calibrated | Excuse, flags: list[Block]) -> Document:
     from sojourn.interval import Excuse
     from sojourn.report import calibration_blocks, compose
 
     if isinstance(built, Excuse):
-        return compose.single("sojourn calibrate", [], verdict=(str(built), 4))
+        return compose.single("sojourn calibrate", flags, verdict=(str(built), 4))
     return compose.single(
         "sojourn calibrate",
-        calibration_blocks.blocks(built),
+        [*calibration_blocks.blocks(built), *flags],
         verdict=calibration_blocks.fitted(built.fleet),
         data=_data(built),
     )

@@ -49,7 +49,7 @@ def capacity(
     from sojourn.errors import UsageError
     from sojourn.interval import Excuse
     from sojourn.plan.capacity_answer import Asked
-    from sojourn.report import capacity_blocks, compose
+    from sojourn.report import capacity_blocks, compose, deployment_blocks
     from sojourn.report.document import Block, Text
 
     target = None if target_rate is None else rates.parse(target_rate)
@@ -71,6 +71,7 @@ def capacity(
         blocks.append(Text(text=str(found), tone="warn"))
     else:
         blocks += capacity_blocks.answer(found, it.config.slo_of("default"))
+        blocks += deployment_blocks.in_force(seen.tables, seen.config)
     document = compose.single(
         "sojourn capacity",
         blocks,

@@ -66,16 +66,18 @@ def answer(
             model.fleet,
             config,
             hardware=hardware,
-            start=held.load_factor.mid,
+            held=held,
             progress=lambda text, done: say(text, 0.5 + 0.2 * done),
         )
     replicas: ReplicaPlan | Excuse | None = None
     if asked.target_per_s is not None:
+        edge = frozenset(held.on_edge if isinstance(held, Holding) else ())
         target = Target(
             asked.target_per_s,
             stream,
             config,
             model,
+            edge,
             lambda text, done: say(text, 0.7 + 0.3 * done),
         )
         replicas = _replicas(target, subject.profile, hardware, asked.gpus)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from sojourn.interval import Excuse
 from sojourn.plan.capacity_records import FlagMove
 from sojourn.plan.load_runs import LoadRuns
 from sojourn.plan.load_search import NEARBY, Bracket, change, knees
+from sojourn.plan.records import Holding
 from sojourn.progress import Progress, silent
 from sojourn.workload.stream import Stream
 
@@ -47,40 +49,53 @@ def flag_moves(
     config: Config,
     *,
     hardware: Hardware | None,
-    start: float = 1.0,
+    held: Holding | None = None,
     progress: Progress = silent,
 ) -> tuple[FlagMove, ...]:
-    """Every flag's change of the load held at today's pattern; `start`: the load held today."""
+    """Every flag's change of the load held at today's pattern; `held`: what is known of today's."""
+    start = 1.0 if held is None else held.load_factor.mid
+    edge = frozenset(() if held is None else held.on_edge)
     seeds = range(config.analysis.seed, config.analysis.seed + PAIRS)
-    base = _knees(stream, fleet, config, seeds, start)
+    ask = partial(_knees, config=config, seeds=seeds, on_edge=edge)
+    base = ask(stream, fleet, start=start)
     if base[0].open:
         return ()
     found = []
     chosen = list(variants(stream, fleet, hardware))
     for number, variant in enumerate(chosen):
         progress(f"{variant.flag} {variant.then}", number / len(chosen))
-        found.append(_move(variant, stream, config, seeds, base))
+        found.append(_move(variant, stream, base, ask, config.analysis.confidence))
     return tuple(found)
 
 
 def _move(
-    variant: Variant, stream: Stream, config: Config, seeds: Sequence[int], base: list[Bracket]
+    variant: Variant,
+    stream: Stream,
+    base: list[Bracket],
+    ask: Callable[..., list[Bracket]],
+    confidence: float,
 ) -> FlagMove:
     told = {"flag": variant.flag, "now": variant.now, "then": variant.then, "note": variant.note}
     if isinstance(variant.fleet, Excuse):
         return FlagMove(change=variant.fleet, **told)
     changed = stream if variant.stream is None else variant.stream
-    after = _knees(changed, variant.fleet, config, seeds, base[0].low)
+    after = ask(changed, variant.fleet, start=base[0].low)
     if after[0].open:
         where = "any" if after[0].low > 1 else "no"
         return FlagMove(change=Excuse(reason=f"The SLO is then held at {where} load tried"), **told)
-    return FlagMove(change=change(base, after, config.analysis.confidence), **told)
+    return FlagMove(change=change(base, after, confidence), **told)
 
 
 def _knees(
-    stream: Stream, fleet: Fleet, config: Config, seeds: Sequence[int], start: float
+    stream: Stream,
+    fleet: Fleet,
+    *,
+    config: Config,
+    seeds: Sequence[int],
+    on_edge: frozenset[str],
+    start: float,
 ) -> list[Bracket]:
-    runs = LoadRuns(stream, fleet, config, silent, seeds[0])
+    runs = LoadRuns(stream, fleet, config, silent, seeds[0], on_edge)
     return knees(runs.held, seeds, start, runs.limits, step=NEARBY)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from sojourn.interval import Interval
 from sojourn.sim.estimates import student
+from sojourn.trace.arrays import Floats
 
 Held = Callable[[float], bool]
 TOLERANCE: Final = 0.01
@@ -111,20 +112,28 @@ def _rounded(load: float) -> float:
 
 
 def over_seeds(brackets: Sequence[Bracket], confidence: float) -> Interval:
-    """The knee of replications: mean and Student's interval of the logarithms, and the resolution.
+    """The knee of the traffic behind a recording: mean of the logarithms over days like it, and
+    Student's t times their standard deviation, the resolution at least.
 
-    Of one replication the bracket itself, which says nothing of chance. Source: Student 1908 for
-    independent replications (Law & Kelton, ch. 9.4). Wrong when: seeds share more than the
-    recording (then too narrow): the recording itself is one sample of the traffic.
+    Days are a bootstrap of the recording, so their spread is the error of one recording: it is not
+    divided by the root of their number. Of one day the bracket itself, which tells nothing of luck.
+    Source: Efron 1979; with few resamples t in place of the normal quantile. Wrong when: the day
+    recorded is unlike other days in more than its luck.
     """
     lows = np.log([bracket.low for bracket in brackets])
     finest = max(bracket.high / bracket.low for bracket in brackets)
     if len(lows) < 2:
         low = float(np.exp(lows[0]))
         return Interval(low=low, mid=low, high=low * finest, confidence=confidence)
-    found = student(lows, confidence)
-    low, mid, high = (math.exp(value) for value in (found.low, found.mid, found.high))
-    return Interval(low=low, mid=mid, high=max(high, mid * finest), confidence=confidence)
+    mid = float(lows.mean())
+    half = spread(lows, confidence)
+    low, high = math.exp(mid - half), math.exp(mid + max(half, math.log(finest)))
+    return Interval(low=low, mid=math.exp(mid), high=high, confidence=confidence)
+
+
+def spread(values: Floats, confidence: float) -> float:
+    """Half-width: Student's t with n - 1 degrees times the standard deviation."""
+    return student(values, confidence).width / 2 * math.sqrt(len(values))
 
 
 def capped(interval: Interval, load: float) -> Interval:
@@ -141,13 +150,13 @@ def capped(interval: Interval, load: float) -> Interval:
 
 
 def change(before: Sequence[Bracket], after: Sequence[Bracket], confidence: float) -> Interval:
-    """Relative change of the knee, seed by seed: Student's interval of the log ratios, widened by
-    the resolution of both. Source: paired t, Law & Kelton, ch. 10.2.1."""
+    """Relative change of the knee, day by day (as `over_seeds`), the resolution of both at least.
+    What all days share cancels in each ratio. Source: paired t, Law & Kelton, ch. 10.2.1."""
     ratios = np.log([a.low / b.low for b, a in zip(before, after, strict=True)])
     finest = max(bracket.high / bracket.low for bracket in (*before, *after))
     mid = float(ratios.mean())
     half = math.log(finest)
     if len(ratios) > 1:
-        half = max(half, student(ratios, confidence).width / 2)
+        half = max(half, spread(ratios, confidence))
     low, high = math.expm1(mid - half), math.expm1(mid + half)
     return Interval(low=low, mid=math.expm1(mid), high=high, confidence=confidence)

@@ -22,7 +22,7 @@ from sojourn.plan.capacity_records import ReplicaOption, ReplicaPlan, StationNee
 from sojourn.plan.holding_records import Settled
 from sojourn.plan.load_search import Limits, knees, over_seeds
 from sojourn.plan.replica_candidates import Candidate, Today, candidates, refined
-from sojourn.plan.sustained import RateRuns, rate_limits, settled_rate
+from sojourn.plan.sustained import REQUESTS, RateRuns, rate_limits, settled_rate
 from sojourn.progress import Progress, silent
 from sojourn.records import ENGINE_STAGES, Bottleneck
 from sojourn.units import S_PER_HOUR
@@ -32,7 +32,7 @@ HEADROOM: Final = 0.1
 """Added to the target: a replica less, or a tenth more load, is then no outage."""
 SIMULATED: Final = 5
 """Layouts that are simulated, the cheapest by the closed form; the rest are scaled from them."""
-SEEDS: Final = 2
+SEEDS: Final = 3
 START: Final = 0.7
 """Share of the closed form at which the search for the SLO's rate begins."""
 MOST_REPLICAS: Final = 1_000
@@ -43,6 +43,10 @@ MILLION: Final = 1e6
 ALONE: Final = 0.05
 ALONE_REQUESTS: Final = 400
 """Share of the closed form, and requests, of a run that shows what a layout does at little load."""
+TOO_MANY: Final = Excuse(
+    reason=f"More than {MOST_REPLICAS:,} replicas of it would be needed",
+    collect=("check the target's unit: requests a second, a minute or an hour",),
+)
 TOO_SLOW: Final = Excuse(
     reason="The SLO is missed on it even when requests are nearly alone",
     collect=("a faster accelerator, a higher tensor_parallel, or a wider target",),
@@ -51,13 +55,19 @@ TOO_SLOW: Final = Excuse(
 
 @dataclass(frozen=True)
 class Target:
-    """The rate to carry, requests per second at the peak, and what else the plan rests on."""
+    """The rate to carry, requests per second at the peak, and what else the plan rests on.
+    `on_edge`: buckets that miss so often alone that only surely more misses count."""
 
     per_s: float
     stream: Stream
     config: Config
     model: CapacityModel
+    on_edge: frozenset[str] = frozenset()
     progress: Progress = silent
+
+    def runs(self, fleet: Fleet, requests: int = REQUESTS) -> RateRuns:
+        """Steady runs of a fleet."""
+        return RateRuns(self.stream, fleet, self.config, on_edge=self.on_edge, requests=requests)
 
 
 @dataclass(frozen=True)
@@ -88,6 +98,8 @@ def replica_plan(target: Target, today: Today, gpus: Sequence[Gpu]) -> ReplicaPl
         found = (_scaled if enough else _simulated)(item, target, today, sized)
         if isinstance(found, Excuse):
             unfit.append(Unfit(gpu=item.gpu, tensor_parallel=item.degree, excuse=found))
+        elif _count(target.per_s, found.rate.mid) > MOST_REPLICAS:
+            unfit.append(Unfit(gpu=item.gpu, tensor_parallel=item.degree, excuse=TOO_MANY))
         else:
             sized.append(found)
     sized.sort(key=lambda s: _cost(s.candidate, target.per_s, s.rate.mid))
@@ -134,7 +146,7 @@ def _simulated(
     item = refined(today, quick)
     if isinstance(item, Excuse):
         return item
-    runs = RateRuns(target.stream, _bare(today.fleet, item.engine), target.config)
+    runs = target.runs(_bare(today.fleet, item.engine))
     seeds = range(target.config.analysis.seed, target.config.analysis.seed + SEEDS)
     start = START * item.closed_per_s
     limits = rate_limits(runs.requests, start)
@@ -164,7 +176,8 @@ def _at_ends(
         engine_then = engine.model_copy(update={"step": step})
         fleet = runs.fleet.model_copy(update={"engine": engine_then})
         changed = replace(runs, fleet=fleet, judged={})
-        wider = Limits(limits.least / 10, limits.most * 10)
+        slowest = rate_limits(runs.requests, rate.mid).least
+        wider = Limits(max(limits.least / 10, slowest), limits.most * 10)
         found.append(knees(changed.held, [seed], rate.mid, wider)[0].low)
     return min(*found, rate.low), max(*found, rate.high)
 
@@ -172,10 +185,9 @@ def _at_ends(
 def _scaled(item: Candidate, target: Target, today: Today, sized: list[_Sized]) -> _Sized | Excuse:
     """The closed form, times what the simulation left of it for those that were simulated; once
     a few requests nearly alone have held the SLO."""
-    alone = RateRuns(
-        target.stream, _bare(today.fleet, item.engine), target.config, requests=ALONE_REQUESTS
-    )
-    if not alone.held(ALONE * item.closed_per_s, target.config.analysis.seed):
+    alone = target.runs(_bare(today.fleet, item.engine), ALONE_REQUESTS)
+    little = max(ALONE * item.closed_per_s, rate_limits(ALONE_REQUESTS, item.closed_per_s).least)
+    if not alone.held(little, target.config.analysis.seed):
         return TOO_SLOW
     known = [s for s in sized if s.simulated]
     closed = item.closed_per_s
@@ -190,7 +202,7 @@ def _scaled(item: Candidate, target: Target, today: Today, sized: list[_Sized]) 
 def _option(item: _Sized, target: Target, today: Today, *, confirm: bool) -> ReplicaOption:
     count = _count(target.per_s, item.rate.mid)
     settled, note = None, ""
-    if confirm and count <= MOST_REPLICAS:
+    if confirm:
         count, settled, note = _confirmed(item, count, target, today)
     price = item.candidate.usd_per_hour
     hourly = None if price is None else price * count
@@ -227,7 +239,7 @@ def _confirmed(
     settled, note = None, ""
     for more in range(TRIES):
         engine = item.candidate.engine.model_copy(update={"replicas": count + more})
-        runs = RateRuns(target.stream, _bare(today.fleet, engine), target.config)
+        runs = target.runs(_bare(today.fleet, engine))
         seed = target.config.analysis.seed
         target.progress(f"{count + more} replicas of {item.candidate.gpu} together", 0.95)
         if not runs.held(target.per_s, seed):

@@ -69,7 +69,7 @@ def of_rate(
 ) -> Iterator[Longer]:
     """Steady traffic of the stream's mix at a rate, ever longer."""
     for count in LENGTHS:
-        if count > budget:
+        if count > budget or count / rate_per_s > LONGEST_S / 2:
             return
         run = simulate(
             Scenario(steady(stream, rate_per_s, count, seed), without_drift(fleet), seed)

@@ -35,7 +35,7 @@ is known to 0.5 points, and the search is repeated over seeds."""
 WARM_UP: Final = 0.25
 RANGE: Final = 10_000.0
 """Rates tried, up and down from where the search starts."""
-RATE_SEEDS: Final = 4
+RATE_SEEDS: Final = 6
 
 
 @dataclass
@@ -57,7 +57,8 @@ class RateRuns:
         if key not in self.judged:
             self.progress(f"simulating {rate_per_s:.3g} requests/s for ever", 0.9)
             if seed not in self._paced:
-                self._paced[seed] = steady(self.stream, 1.0, self.requests, seed)
+                redrawn = seed != self.config.analysis.seed
+                self._paced[seed] = steady(self.stream, 1.0, self.requests, seed, redrawn=redrawn)
             stream = faster(self._paced[seed], rate_per_s)
             run = simulate(Scenario(stream, without_drift(self.fleet), seed))
             self.judged[key] = warmed_up(judge(run, self.config))

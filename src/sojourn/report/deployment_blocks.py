@@ -10,21 +10,27 @@ from sojourn.trace.tables import Tables
 
 
 def blocks(tables: Tables, config: Config) -> list[Block]:
-    """The table of values, and a line for each finding; none where nothing is told of the
-    deployment and nothing was printed.
+    """A line for each finding and the table of values.
+
+    Raises:
+        UsageError, InputError: as `flags.resolve`.
+    """
+    told: list[Block] = [
+        Text(text=f"{finding}.", tone="bad" if finding.error else "warn")
+        for finding in findings(config, tables)
+    ]
+    return told + in_force(tables, config)
+
+
+def in_force(tables: Tables, config: Config) -> list[Block]:
+    """The table of values; none where nothing is told of the deployment and nothing was printed.
 
     Raises:
         UsageError, InputError: as `flags.resolve`.
     """
     _, values = resolve(config, tables)
-    known = [row for row in values if row.provenance is not Provenance.ASSUMED]
-    told: list[Block] = [
-        Text(text=f"{finding}.", tone="bad" if finding.error else "warn")
-        for finding in findings(config, tables)
-    ]
-    if known:
-        told.append(_table(values))
-    return told
+    known = any(row.provenance is not Provenance.ASSUMED for row in values)
+    return [_table(values)] if known else []
 
 
 def _table(values: tuple[Resolved, ...]) -> TableBlock:

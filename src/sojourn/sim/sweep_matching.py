@@ -25,11 +25,11 @@ from sojourn.sim.sweep_start import guess, knots_of, told_by_themselves, with_fr
 from sojourn.sim.sweep_telling import Posterior, told_model
 from sojourn.trace.arrays import Floats
 
-NOISE: Final = {"mean": 0.03, "p50": 0.03, "p90": 0.08, "p99": 0.2}
+NOISE: Final = {"mean": 0.02, "p50": 0.02, "p90": 0.08, "p99": 0.2}
 """How far a figure of an equal run lies from the model that is right, by statistic, for gaps and
 whole times; `FIRST_TOKEN` times as far for times to first token."""
 FIRST_TOKEN: Final = 3.0
-RATE_NOISE: Final = 0.03
+RATE_NOISE: Final = 0.02
 PRIOR: Final = {
     "fixed": 0.3,
     "rise": 0.5,
@@ -47,7 +47,9 @@ SMOOTH: Final = 0.5
 """Standard deviation of the difference between a segment's log factor and the one before."""
 HUBER: Final = 2.0
 """Residuals beyond so many standard deviations count linearly: a run that went wrong."""
-STEP: Final = 0.04
+STEP: Final = 0.08
+"""Width of the numerical derivatives: figures jump where a prompt just fits into a step, and over
+such a width the jumps are a slope."""
 ROUNDS: Final = 20
 SETTLED: Final = 0.2
 NEARLY: Final = 0.005
@@ -85,14 +87,14 @@ def fit_sweep(
 ) -> StepModel | Excuse:
     """The step model whose replays give the runs' figures, or why none can be had.
 
-    `start`: the hardware's step times, None where it is not known. Turned are `Turns`: the base at some
-    batches, contexts, prompts, front end. Least squares on log(replayed / measured) over `NOISE`,
-    robust after Huber, with normal priors `PRIOR` on the factors and `SMOOTH` between knots: the
-    mode of the posterior, by Gauss-Newton with Broyden's updates. `held_out_error` is the median
-    absolute relative error of decode figures (E2E where there are none) of runs left out in turn,
-    by the linearised solution. Runs enough to tell the shape (`told_by_themselves`) start at
-    their own guess, and the hardware's shape holds beyond the batches seen; fewer start at the
-    hardware.
+    `start`: the hardware's step times, None where it is not known. Turned are `Turns`: a step
+    without decodes, what sequences add by segments of the batch, contexts, prompts, front end.
+    Least squares on log(replayed / measured) over `NOISE`, robust after Huber, with normal priors
+    `PRIOR` on the factors and `SMOOTH` between segments: the mode of the posterior, by Gauss-Newton
+    with Broyden's updates. `held_out_error` is the median absolute relative error of decode
+    figures (E2E where there are none) of runs left out in turn, by the linearised solution.
+    Runs enough to tell the shape (`told_by_themselves`) start at their own guess, and the
+    hardware's shape holds beyond the batches seen; fewer start at the hardware.
     Source: Broyden 1965; leave-one-out by the hat matrix, Allen 1974 (PRESS).
     Wrong when: the runs are of different deployments, or the engine does what the simulator does
     not (speculation, a saturated client).
@@ -203,14 +205,16 @@ class _Search:
             there = self.residuals(at + move)
             gain = cost - self.cost(at + move, there)
             little = gain < max(SETTLED, NEARLY * cost)
-            if little and fresh and (gain > 0 or damping > DAMPING[2]):
-                break
             if gain > 0:
                 rise = (there - error - slopes @ move) / (move @ move)
-                slopes, fresh = slopes + np.outer(rise, move), False
+                slopes = slopes + np.outer(rise, move)
                 at, error, cost, damping = at + move, there, cost - gain, damping / DAMPING[1]
-            elif fresh:
+            if little and fresh and (gain > 0 or damping > DAMPING[2]):
+                break
+            if gain <= 0 and fresh:
                 damping *= DAMPING[1]
+            elif gain > 0:
+                fresh = False
             if not fresh and (little or gain < GOOD * promised):
                 slopes, fresh = self._slopes(at, error), True
         return self._posterior(at, error, slopes if fresh else self._slopes(at, error))

@@ -18,8 +18,8 @@ from sojourn.sim.finite_runs import FiniteRun
 from sojourn.trace.arrays import Floats
 
 CONFIDENCE: Final = 0.8
-USUAL_GAP: Final = 0.03
-USUAL_FIRST: Final = 0.09
+USUAL_GAP: Final = 0.02
+USUAL_FIRST: Final = 0.06
 USUAL: Final = 4.0
 """How far a run's gaps and times to first token lie from a model that is right, and how many runs
 that counts for."""
@@ -144,7 +144,7 @@ def spread(found: Posterior, context: float) -> StepSpread:
     """80% ranges of a run's step times: the scatter of runs around the model, and how well the
     factors are known together at each batch with sequences of `context` tokens, both by the
     scatter that was seen."""
-    from scipy.stats import t  # noqa: PLC0415  (half a second to load: only where asked)
+    from scipy.special import stdtrit  # noqa: PLC0415  (scipy.stats takes half a second to load)
 
     batches = np.array(found.model.batches, dtype=np.float64)
     contexts = batches * context * np.array(found.model.slope_s_per_token)
@@ -157,7 +157,7 @@ def spread(found: Posterior, context: float) -> StepSpread:
         variance: float, kinds: tuple[tuple[str, ...], ...], usual: float
     ) -> tuple[float, float]:
         scatter, free = found.scatter(kinds, usual)
-        reach = float(t.ppf(0.5 + CONFIDENCE / 2, free))
+        reach = float(stdtrit(free, 0.5 + CONFIDENCE / 2))
         log = min(reach * scatter * float(np.sqrt(1 + variance / usual**2)), FARTHEST)
         return float(np.exp(-log)), float(np.exp(log))
 
