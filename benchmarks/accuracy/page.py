@@ -258,7 +258,7 @@ Sources of step times:
 Errors are of predicted over measured less one. *Median* is of absolute errors over rows; *of
 groups* is the median over model x weight dtype x card of the groups' own medians (a set with many
 rows of one model does not outvote the others); *bias* is the median signed error; nine tenths of
-the absolute errors are below *P90*; *in 80%* is the share of rows inside the 80% interval.
+the absolute errors are below *P90*; *covered* is the share of rows inside the 80% interval.
 Throughput is scored only where the load was above what could be done: below the knee it is the
 offered rate, told for nothing. TTFT P99 is held against its bar below the knee only.
 
