@@ -35,7 +35,13 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="every error of every row, to drill down")
     parser.add_argument("--page", type=Path, help="where the page goes")
     parser.add_argument("--jobs", type=int, default=-1, help="cores, as joblib has it")
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    for path in (given.json, given.page):
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            parser.error(f"{path} cannot be written: name a file in a folder that is there")
+    if given.ground_truth != MEASURED and not given.ground_truth.is_dir():
+        parser.error(f"--ground-truth {given.ground_truth} is no folder")
+    return given
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -47,6 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     began = time.monotonic()
     loaded = sets.load(root, given.only)
+    broken = sets.broken(loaded)
+    for name, reason in broken.items():
+        print(f"{name}: {reason}", file=sys.stderr)
     for each in loaded.values():
         each.rows = each.rows[:: max(1, given.every)]
     chosen, absent = [], {}
@@ -61,13 +70,13 @@ def main(arguments: list[str] | None = None) -> int:
     print(report.console())
     if given.json:
         given.json.write_text(report.json(), encoding="utf-8")
-    everything = not given.only and not given.source and given.every == 1
+    everything = not given.only and not given.source and given.every == 1 and not broken
     target = given.page or (PAGE if everything and root == MEASURED else None)
     if target is not None:
         target.write_text(report.markdown(), encoding="utf-8")
         print(f"written: {target}")
     print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
-    return 0
+    return 1 if broken else 0
 
 
 def progress(done: int, count: int) -> None:

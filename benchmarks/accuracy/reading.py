@@ -16,6 +16,10 @@ from .rows import Ints, Loaded
 Cells = dict[str, str]
 
 MS: Final = 1e-3
+MOST: Final = 10**9
+"""Of requests, tokens or anything that is counted in one run."""
+MOST_REQUESTS: Final = 10**6
+"""Of one run: each has lengths of its own here."""
 
 
 def read(path: Path) -> tuple[list[Cells], str]:
@@ -51,9 +55,9 @@ def number(row: Cells, name: str) -> float | None:
 
 
 def whole(row: Cells, name: str) -> int | None:
-    """A whole number >= 1 of a cell, None where there is none."""
+    """A whole number from 1 to `MOST` of a cell, None where there is none."""
     value = number(row, name)
-    return None if value is None or value < 1 else round(value)
+    return None if value is None or not 1 <= value <= MOST else round(value)
 
 
 def measured(row: Cells, names: dict[str, tuple[str, float]]) -> dict[str, float]:
@@ -136,6 +140,7 @@ SHAREGPT_NOTE: Final = (
 
 def sharegpt(count: int, prompt_mean: float, output_mean: float) -> tuple[Ints, Ints]:
     """Prompt and output tokens of `count` requests in a fixed shuffled order, with these means."""
+    _held(count)
     rng = np.random.default_rng(0)
     shapes = []
     for shape, mean in ((SHAREGPT_PROMPT, prompt_mean), (SHAREGPT_OUTPUT, output_mean)):
@@ -151,8 +156,15 @@ def scaled(lengths: np.ndarray, mean: float) -> Ints:
     return np.maximum(np.rint(values * (mean / values.mean())), 1).astype(np.int64)
 
 
+def _held(count: int) -> None:
+    """Raises ValueError where a run has more requests than any that was published."""
+    if count > MOST_REQUESTS:
+        raise ValueError(f"a run of {count:,} requests")
+
+
 def same(count: int, tokens: float) -> Ints:
     """`count` equal lengths."""
+    _held(count)
     return np.full(count, max(1, round(tokens)), dtype=np.int64)
 
 
@@ -161,6 +173,7 @@ def ended_early(count: int, mean: float, limit: int) -> Ints:
     end anywhere before it. (So has it the one such run whose lengths are told: its median is the
     limit, its mean a fifth below; BLIS, Llama-2-7B.) Answers of one length would end in step with
     each other, which real ones do not."""
+    _held(count)
     full = min(1.0, max(0.0, 2 * mean / limit - 1))
     lengths = np.full(count, limit, dtype=np.int64)
     rng = np.random.default_rng(0)

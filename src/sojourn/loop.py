@@ -159,8 +159,10 @@ def drift_of(tables: Tables, saved: Fleet, config: Config | None = None) -> Drif
 
 
 def _said(config: Config | None) -> Config:
-    """The configuration with what its launch text says, where it names one."""
-    if config is None or config.deployment.launch is None:
+    """The configuration with what its launch text says, where it names one, and with figures of
+    an accelerator's own file that are believed."""
+    own = config is not None and str(config.deployment.accelerator).endswith((".yaml", ".yml"))
+    if config is None or not (own or config.deployment.launch is not None):
         return config or Config()
     from sojourn.capacity import flags  # noqa: PLC0415  (as above)
 

@@ -16,6 +16,7 @@ from typing import Final, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sojourn.errors import InputError
+from sojourn.text_file import read_text
 
 
 class Stage(StrEnum):
@@ -164,12 +165,7 @@ class Record(BaseModel):
             InputError: the file is missing or is not such a record.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8")
-            return cls.model_validate_json(text)
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(
-                f"cannot be read ({error})", path=path, todo="Check the path"
-            ) from error
+            return cls.model_validate_json(read_text(path))
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"]) or "(whole file)"

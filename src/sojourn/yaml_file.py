@@ -20,6 +20,16 @@ class YamlError(ValueError):
 class _Loader(yaml.SafeLoader):
     """The safe loader, but a key that is set twice is an error: one of the two would be lost."""
 
+    count = 0
+    most = MAX_VALUES
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:  # noqa: ANN401  as PyYAML has it
+        """A node; reading ends past the bound, long before the end of an endless file."""
+        self.count += 1
+        if self.count > 2 * self.most:  # keys are nodes too
+            raise YamlError(f"holds more than {self.most:,} values")
+        return super().compose_node(parent, index)
+
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
         """A mapping whose keys differ."""
         node = super().compose_mapping_node(anchor)

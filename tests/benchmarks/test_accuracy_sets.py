@@ -248,3 +248,24 @@ def test_lengths_have_the_means_asked_for():
 )
 def test_cards(text, name):
     assert reading.card(text) == name
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\x00", b"a;b\n1;2\n", b"qps,x\n1,1e300\n" * 3, b"{"]
+)
+def test_files_of_another_shape_are_a_reason_for_every_set(content, tmp_path):
+    """A cut, swapped or binary file costs its own set, never the whole table."""
+    names = (
+        "llmd_lmbench/a_requests.csv", "llmservingsim/a.csv", "mlperf/a.csv", "blis/a.csv",
+        "iog_vllm085_poisson_sharegpt200.csv", "inference_perf_kubecon2025_llama31_8b_h100.csv",
+        "gpustack_performance_lab_vllm_bench.csv", "azure_a100_vllm_llama33_70b_sharegpt200.csv",
+        "step_time_anchors.csv", "kv_capacity_h100_vllm0110.csv", "splitwise_perf_model.csv",
+    )  # fmt: skip
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    loaded = sets.load(tmp_path)
+    assert set(loaded) == set(sets.loaders())
+    assert not any(one.rows for one in loaded.values())
+    assert all(one.left_out for one in loaded.values())
+    assert sets.broken(loaded)

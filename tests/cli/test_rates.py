@@ -57,3 +57,9 @@ def test_a_rate_sixty_times_todays_is_doubted():
     assert "without a unit" in minutes
     assert "without a unit" not in (doubt(Rate(120.0, unit_given=True), 2.0) or "")
     assert doubt(Rate(2.0, unit_given=True), 0.0) is None
+
+
+def test_a_long_wrong_rate_is_cut_in_the_message():
+    with pytest.raises(UsageError) as caught:
+        parse("9" * 4_000 + "/s")
+    assert len(str(caught.value)) < 300

@@ -173,3 +173,10 @@ def test_an_absurd_target_is_refused_and_its_unit_asked_about(build):
     assert found.options == ()
     assert all("More than 1,000 replicas" in u.excuse.reason for u in found.unfit)
     assert "unit" in found.unfit[0].excuse.collect[0]
+
+
+def test_a_target_that_no_run_could_carry_through_is_told_so(build):
+    found = plan(build, 1e-6, ["H100-SXM"])
+    assert isinstance(found, Excuse)
+    assert "nothing queues" in found.reason
+    assert "unit" in found.collect[0]

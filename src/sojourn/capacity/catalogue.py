@@ -200,19 +200,23 @@ def _gpu_file(path: Path) -> Gpu:
     if not isinstance(raw, dict):
         raise InputError("holds no fields", path=path, todo=f"Give {', '.join(_UNITS)}")
     given = {"name": path.stem, **raw}
-    facts = {
-        field: Sourced(
-            value=value, unit=_UNITS[field], provenance=Provenance.ASSUMED, source=str(path)
-        )
-        for field, value in given.items()
-        if field in _UNITS and isinstance(value, int | float)
-    }
     try:
-        return Gpu.model_validate({**given, "facts": facts})
+        row = Gpu.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         raise InputError(first["msg"], path=path, field=field, todo="Correct the row") from error
+    facts = {
+        field: Sourced(
+            value=getattr(row, field),
+            unit=_UNITS[field],
+            provenance=Provenance.ASSUMED,
+            source=str(path),
+        )
+        for field in given
+        if field in _UNITS and getattr(row, field) is not None
+    }
+    return row.model_copy(update={"facts": {**facts, **row.facts}})
 
 
 @cache

@@ -23,7 +23,7 @@ from sojourn.capacity.launch_flags import Value
 from sojourn.capacity.launch_records import Launch
 from sojourn.capacity.memory_knobs import engine_version
 from sojourn.capacity.model_records import ModelSpec
-from sojourn.capacity.plausible import Finding, check_config, check_gpu
+from sojourn.capacity.plausible import Finding, check_config, check_gpu, credible_gpu
 from sojourn.config import Config, Deployment
 from sojourn.errors import InputError, UsageError
 from sojourn.interval import Provenance
@@ -167,8 +167,12 @@ def with_launch(config: Config) -> Config:
     rooms that read it directly. `resolve` still tells where each value comes from.
 
     Raises:
-        UsageError: a flag is out of its key's range. InputError: the launch cannot be read.
+        UsageError: a flag is out of its key's range, or a figure of an accelerator's own file is
+            of no machine. InputError: the launch or that file cannot be read.
     """
+    card = config.deployment.accelerator
+    if card is not None and card.endswith((".yaml", ".yml")):
+        credible_gpu(card)
     told = _said(launched(config), config)
     missing = {name: entry.value for name, entry in told.items() if not set_in(config, name)}
     if not missing:
@@ -251,6 +255,7 @@ def _findings(config: Config, tables: Tables, deployment: Deployment) -> Iterato
     yield from check_config(config)
     if card is not None and str(deployment.accelerator).endswith((".yaml", ".yml")):
         yield from check_gpu(card)
+    yield from _unknown(config)
     if launch is None:
         return
     yield from _others(config, launch)
@@ -262,6 +267,25 @@ def _findings(config: Config, tables: Tables, deployment: Deployment) -> Iterato
                 what=f"the engine of this telemetry printed {shown}, {told.source} says"
                 f" {told.value}",
                 todo="Check that the launch is of the engine that was recorded",
+            )
+
+
+def _unknown(config: Config) -> Iterator[Finding]:
+    """A model or an accelerator of sojourn.yaml that cannot be had: a file is an error, a name a
+    warning, since a fit needs none."""
+    looks = (("model", catalogue.model), ("accelerator", catalogue.gpu))
+    for name, look in looks:
+        own = getattr(config.deployment, name)
+        if own is None or not set_in(config, name):
+            continue
+        try:
+            look(own)
+        except (UsageError, InputError) as error:
+            yield Finding(
+                where=f"deployment.{name}",
+                what=str(error).rstrip("."),
+                todo="Answers that need it are refused",
+                error=own.endswith((".json", ".yaml", ".yml")),
             )
 
 

@@ -27,7 +27,8 @@ from sojourn.errors import InputError
 
 __all__ = ["Flag", "Launch", "read_all", "read_launch"]
 
-MAX_BYTES: Final = 4_000_000
+MAX_BYTES: Final = 500_000
+"""Of a script or manifest: ten times the largest chart values published."""
 _MAX_DEPTH: Final = 4
 _SHELLS: Final = frozenset({"sh", "bash", "zsh", "ash", "dash"})
 _RUNNERS: Final = frozenset({"docker", "podman", "nerdctl", "sudo"})

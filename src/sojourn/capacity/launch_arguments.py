@@ -167,23 +167,21 @@ class Reading:
             self._nested(name, str(value), spelled, where)
 
     def _value(self, spelled: str, kind: str, text: str | None, where: str) -> Value:
-        if kind in ("on", "off"):
-            set_to = True if text is None else READ["truth"](text)
-            return set_to if kind == "on" else not set_to
-        if text is None and kind == "truth":
-            return True
+        if text is None and kind in ("on", "off", "truth"):
+            return kind != "off"
         if text is None:
             raise InputError(
                 f"{spelled} has no value ({where})", path=self.where, todo="Give the flag its value"
             )
         try:
-            return READ[kind](text)
+            value = READ["truth" if kind in ("on", "off") else kind](text)
         except (ValueError, OverflowError) as error:
             raise InputError(
                 f"{spelled} {text[:60]!r} ({where}): {error}",
                 path=self.where,
                 todo="Correct the flag, or set the value in sojourn.yaml",
             ) from error
+        return not value if kind == "off" else value
 
     def _nested(self, name: str, text: str, spelled: str, where: str) -> None:
         """What matters of a flag that holds JSON."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from sojourn.capacity.catalogue import Gpu
-from sojourn.capacity.launch_deployment import quantised_dtype
+from sojourn.capacity.launch_deployment import quantised_dtype, weights_dtype
 from sojourn.capacity.launch_records import Launch
 from sojourn.capacity.memory_knobs import engine_version
 from sojourn.capacity.model_records import AttentionKind, ModelSpec
@@ -15,6 +15,10 @@ from sojourn.config import Deployment
 
 VLLM_BLOCKS: Final = frozenset({1, 8, 16, 32, 64, 128, 256})
 """Block sizes vLLM takes (`BlockSize`); from 0.20 on any multiple of 16."""
+_COUNTS: Final = (
+    "tensor_parallel", "pipeline_parallel", "data_parallel", "replicas", "max_num_seqs",
+    "max_num_batched_tokens", "max_model_len", "block_size", "kv_blocks",
+)  # fmt: skip
 _WIDE: Final = frozenset({"bf16", "fp16", "fp32"})
 
 
@@ -44,12 +48,23 @@ class Setting(NamedTuple):
 
 def check(setting: Setting) -> tuple[Finding, ...]:
     """Every contradiction, errors first."""
+    impossible = tuple(_impossible(setting.deployment))
+    if impossible:
+        return impossible  # the other checks divide by these
     found = [finding for look in _CHECKS for finding in look(setting)]
     return tuple(sorted(found, key=lambda f: not f.error))
 
 
 def _finding(where: str, what: str, todo: str = "", *, error: bool = False) -> Finding:
     return Finding(where=where, what=what, todo=todo, error=error)
+
+
+def _impossible(deployment: Deployment) -> Iterator[Finding]:
+    """Counts that no engine has, whatever else is set."""
+    for name in _COUNTS:
+        value = getattr(deployment, name)
+        if value is not None and value < 1:
+            yield _finding(name, f"{value}: expected 1 or more", "Correct the flag", error=True)
 
 
 def _shares(s: Setting) -> Iterator[Finding]:
@@ -268,12 +283,20 @@ def _left(s: Setting) -> Iterator[Finding]:
     for flag in s.launch.unresolved:
         yield _finding(
             f"{flag.spelled} ({flag.where})",
-            f"the value of {flag.value} is not known here",
+            f"the value of {str(flag.value)[:60]} is not known here",
             "Put the value in, or set the key in sojourn.yaml",
         )
     if s.launch.unknown:
-        names = ", ".join(sorted({flag.spelled for flag in s.launch.unknown}))
-        yield _finding("launch", f"flags that are not known were left out: {names}")
+        every = sorted({flag.spelled[:40] for flag in s.launch.unknown})
+        names = ", ".join(every[:_SHOWN])
+        more = f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else ""
+        yield _finding("launch", f"flags that are not known were left out: {names}{more}")
+    for name, known in (("dtype", weights_dtype), ("quantization", quantised_dtype)):
+        asked = s.launch.text(name)
+        if asked is not None and asked.lower() not in _OWN and known(asked) is None:
+            yield _finding(
+                f"--{name}", f"{asked[:40]!r} is not known here", "Set deployment.weight_dtype"
+            )
     for note in s.launch.notes:
         yield _finding("launch", note)
     for name, what in _OLD.items():
@@ -281,6 +304,10 @@ def _left(s: Setting) -> Iterator[Finding]:
             yield _finding(f"--{name.replace('_', '-').removesuffix('-gb')}", what)
 
 
+_OWN: Final = frozenset({"auto", "none", "compressed-tensors", "quark", "modelopt_mixed", "gguf"})
+"""Values that leave the weight format to the checkpoint."""
+_SHOWN: Final = 20
+"""Unknown flags named."""
 _OLD: Final = {
     "swap_space_gb": "no effect in the V1 engine: preempted requests are computed again",
     "scheduler_steps": "multi-step scheduling was taken out with the V1 engine",

@@ -39,6 +39,11 @@ def quantised_dtype(method: str) -> str | None:
     return next((dtype for form, dtype in _QUANTISATION if re.search(form, low)), None)
 
 
+def weights_dtype(asked: str) -> str | None:
+    """The weight format of a `--dtype` value; None where the checkpoint tells."""
+    return _DTYPES.get(asked.lower())
+
+
 def said(launch: Launch) -> dict[str, Said]:
     """Keys of `Deployment` that the launch sets. `kv_tokens` is left to be cut into blocks."""
     found: dict[str, Said] = {}
@@ -86,7 +91,7 @@ def _dtypes(launch: Launch) -> dict[str, Said]:
         if flag is None:
             continue
         text = str(flag.value).lower()
-        own = _DTYPES.get(text) if name == "dtype" else quantised_dtype(text)
+        own = weights_dtype(text) if name == "dtype" else quantised_dtype(text)
         if own is not None:
             found["weight_dtype"] = Said(own, f"launch: {flag.spelled} ({flag.where})")
     flag = launch.flag("kv_dtype")

@@ -24,8 +24,10 @@ from sojourn.capacity.launch_shell import commands, expand
 from sojourn.errors import InputError
 
 Shell = Callable[[str, str, Path | None, Mapping[str, str]], tuple[Launch, ...]]
-_MAX_VALUES: Final = 100_000
+_MAX_VALUES: Final = 20_000
 _MAX_DEPTH: Final = 60
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The C one where PyYAML has it: ten times as fast."""
 _GPU: Final = re.compile(r"(?:nvidia|amd|gpu\.intel|habana)\.com/(?:gpu|gaudi|mig-.*|i915)$")
 _PRODUCT: Final = re.compile(
     r"(?:gpu[.\-/]product|gke-accelerator$|gpu\.nvidia\.com/(?:class|model)|gpu-model$|gpu-type$"
@@ -74,7 +76,7 @@ def launches_of_documents(
 
 def _documents(text: str, where: str) -> list[Any]:
     try:
-        documents = list(yaml.safe_load_all(text))
+        documents = list(yaml.load_all(text, Loader=_LOADER))
     except yaml.YAMLError as error:
         if "{{" in text:
             raise InputError(

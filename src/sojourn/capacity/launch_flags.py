@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from typing import Final
@@ -11,6 +12,8 @@ Value = str | int | float | bool
 _HUMAN: Final = re.compile(r"(-?\d+(?:\.\d+)?)([kmgtKMGT]?)")
 _DECIMAL: Final = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY: Final = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_MOST_DIGITS: Final = 30
+"""Longer is no count of anything, and may be more than a float holds."""
 
 
 def human_integer(text: str) -> int:
@@ -23,14 +26,33 @@ def human_integer(text: str) -> int:
     if match is None:
         raise ValueError("expected a whole number such as 8192, 32k (32,000) or 32K (32,768)")
     scale = {**_DECIMAL, **_BINARY}.get(match[2], 1)
+    if len(match[1]) > _MOST_DIGITS:
+        raise ValueError(f"expected a number of up to {_MOST_DIGITS} digits")
     value = float(match[1]) * scale
     if value != int(value) or ("." in match[1] and match[2] in _BINARY):
         raise ValueError("expected a whole number (decimals take a lower-case k, m or g)")
     return int(value)
 
 
+def _share(text: str) -> float:
+    """`0.9`; a percent sign is taken at its word."""
+    plain = text.strip()
+    try:
+        value = float(plain.removesuffix("%").strip())
+    except ValueError:
+        raise ValueError("expected a share such as 0.9") from None
+    if not math.isfinite(value):
+        raise ValueError("expected a share such as 0.9")
+    if plain.endswith("%"):
+        raise ValueError(f"expected a share: {value:g}% is {value / 100:g}")
+    return value
+
+
 def _size_gb(text: str) -> float:
-    return float(re.sub(r"(?i)\s*gi?b?$", "", text.strip()))
+    try:
+        return float(re.sub(r"(?i)\s*gi?b?$", "", text.strip()))
+    except ValueError:
+        raise ValueError("expected a size in GB such as 4") from None
 
 
 def _truth(text: str) -> bool:
@@ -65,7 +87,7 @@ def json_object(text: str) -> dict[str, object]:
 
 READ: Final[dict[str, Callable[[str], Value]]] = {
     "count": human_integer,
-    "share": float,
+    "share": _share,
     "gb": _size_gb,
     "word": _word,
     "json": _word,

@@ -7,7 +7,7 @@ A command substitution stays as it is written: what it would print is not known.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from sojourn.errors import InputError
@@ -24,6 +24,10 @@ _ARRAY: Final = "\x01"
 _ELEMENTS: Final = re.compile(rf"\$\{{({_NAME})\[[@*]\]\}}")
 _HERE: Final = re.compile(r"<<-?\s*[\"']?(\w+)[\"']?")
 _EXPORTS: Final = frozenset({"export", "declare", "local", "readonly", "typeset", "set", "env"})
+MAX_CHARACTERS: Final = 1_000_000
+"""Of one word, and of all words, once variables are put in: `A=$A$A` in 40 lines would be 10^12."""
+MAX_VARIABLES: Final = 1_000
+"""Set by one text; each command has them all."""
 _OPERATORS: Final = frozenset(";|&()\n")
 
 
@@ -186,32 +190,61 @@ class _Scanner:
 
 def commands(
     text: str, where: str, variables: Mapping[str, str] | None = None
-) -> list[tuple[dict[str, str], list[Word]]]:
+) -> Iterator[tuple[dict[str, str], list[Word]]]:
     """Each command with the variables set for it, and its words. Every branch of an `if` is read.
 
     Raises:
-        InputError: a quote is never closed.
+        InputError: a quote is never closed, or variables grow past all bounds.
     """
     known = dict(variables or {})
     arrays: dict[str, list[Word]] = {}
-    found = []
+    left = MAX_CHARACTERS
     for words in _Scanner(text, where).scan():
         if words[0].text.startswith(_ARRAY):
             _array(words, arrays, known)
+            left = _within(left, arrays[words[0].text.removeprefix(_ARRAY).rstrip("+")], where)
             continue
         local: dict[str, str] = {}
         rest = list(words)
         if rest[0].text in _EXPORTS:
             rest = rest[1:]
         while rest and (match := _ASSIGNMENT.fullmatch(rest[0].text)):
-            local[match[1]] = expand(match[2], {**known, **local})
+            local[match[1]] = expand(match[2], {**known, **local}, where)
             rest = rest[1:]
         if not rest or words[0].text in _EXPORTS - {"env"}:
             known.update(local)
-        scope = {**known, **local}
+            if len(known) > MAX_VARIABLES:
+                raise InputError(
+                    f"sets more than {MAX_VARIABLES:,} variables", path=where, todo=_CUT
+                )
         if rest:
-            found.append((scope, _expanded(rest, scope, arrays)))
-    return found
+            scope = {**known, **local}
+            expanded = _expanded(rest, scope, arrays)
+            left = _within(left, expanded, where)
+            yield scope, expanded
+
+
+_CUT: Final = "Cut out the engine's command"
+
+
+def _within(left: int, words: list[Word], where: str) -> int:
+    """Characters that may still come after these words.
+
+    Raises:
+        InputError: none are left.
+    """
+    left -= sum(len(word.text) + 1 for word in words)
+    if left < 0:
+        raise _grown(where)
+    return left
+
+
+def _grown(where: str) -> InputError:
+    return InputError(
+        f"variables put into one another make more than {MAX_CHARACTERS:,} characters",
+        path=where,
+        todo=_CUT,
+    )
 
 
 def here_documents(text: str, where: str) -> tuple[str, ...]:
@@ -255,17 +288,28 @@ def _expanded(
     return found
 
 
-def expand(text: str, scope: Mapping[str, str]) -> str:
-    """Variables that are known put in: `$A`, `${A}`, `${A:-else}`, and Kubernetes' `$(A)`."""
+def expand(text: str, scope: Mapping[str, str], where: str = "launch") -> str:
+    """Variables that are known put in: `$A`, `${A}`, `${A:-else}`, and Kubernetes' `$(A)`.
+
+    Raises:
+        InputError: the text grows past all bounds.
+    """
+    grown = 0
 
     def value(match: re.Match[str]) -> str:
+        nonlocal grown
         name = match[1] or match[4] or match[5]
         operator, other = match[2] or "", match[3] or ""
         if scope.get(name) and "+" not in operator:
-            return scope[name]
-        if operator in (":-", "-", ":=", "="):
-            return expand(other, scope)
-        return scope.get(name, match[0])
+            found = scope[name]
+        elif operator in (":-", "-", ":=", "="):
+            found = expand(other, scope, where)
+        else:
+            found = scope.get(name, match[0])
+        grown += len(found)
+        if grown > MAX_CHARACTERS:
+            raise _grown(where)
+        return found
 
     return _VARIABLE.sub(value, text).replace(_LITERAL, "$")
 

@@ -30,6 +30,8 @@ def _heads(fields: Fields) -> tuple[int, int, int]:
     if fields.words("model_type") == "falcon" and not fields.get("new_decoder_architecture"):
         kv = 1 if fields.get("multi_query") else heads
     size = fields.maybe("head_dim", "kv_channels") or hidden_size(fields) // heads
+    if not size:
+        raise fields.wrong("head_dim", f"{heads} heads leave no width for one each")
     return heads, kv or heads, size
 
 

@@ -23,6 +23,7 @@ from sojourn.capacity.model_types import KNOWN
 from sojourn.capacity.vision_config import read_vision
 from sojourn.errors import InputError
 from sojourn.interval import Sourced
+from sojourn.text_file import read_object
 
 _TEXT_PARTS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
 
@@ -45,19 +46,7 @@ def read_config(path: Path | str) -> ModelSpec:
 
 
 def _object(where: Path) -> dict[str, Any]:
-    try:
-        raw = json.loads(where.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"cannot be read ({error})", path=where, todo="Check the path of config.json"
-        ) from error
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"is not JSON: {error.msg}", path=where, row=error.lineno, todo="Pass a config.json"
-        ) from error
-    if not isinstance(raw, dict):
-        raise InputError("holds no JSON object", path=where, todo="Pass a config.json")
-    return raw
+    return read_object(where, what="a config.json", todo="Check the path of config.json")
 
 
 def parse_config(
@@ -73,6 +62,32 @@ def parse_config(
     Raises:
         InputError: as `read_config`.
     """
+    try:
+        return _parsed(raw, name=name, source=source, path=path, facts=facts or {})
+    except _MISSHAPEN as error:
+        raise InputError(
+            f"a field holds what such a config has not ({type(error).__name__}:"
+            f" {str(error).splitlines()[0][:120]})",
+            path=path or "model config",
+            todo="Pass the model's config.json as it was published",
+        ) from error
+
+
+_MISSHAPEN: Final = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError,
+)  # fmt: skip
+"""What reading a config raises where a list, a mapping or a number stands in the place of another:
+any of some two hundred fields may. Errors of ours are none of these."""
+
+
+def _parsed(
+    raw: Mapping[str, Any],
+    *,
+    name: str,
+    source: str,
+    path: str | None,
+    facts: Mapping[str, Sourced],
+) -> ModelSpec:
     text = Fields(_text_part(raw), path)
     hidden = text.whole("hidden_size", "n_embd", "d_model", "n_embed")
     vocab = text.whole("vocab_size", "padded_vocab_size")
@@ -104,7 +119,7 @@ def parse_config(
         checkpoint_dtype=weights.dtype,
         part_dtypes=weights.parts,
         source=source,
-        facts=dict(facts or {}),
+        facts=dict(facts),
     )
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from sojourn.errors import InputError
+
+MOST: Final = 10**9
+"""Of any size in a config: a thousand times the largest vocabulary and context."""
+MOST_LAYERS: Final = 10_000
+"""The deepest models have some 130 layers; each is a row of its own here."""
 
 
 class Fields:
@@ -34,10 +39,27 @@ class Fields:
                 continue
             if isinstance(value, list) and value and value.count(value[0]) == len(value):
                 value = value[0]  # one number per layer, all alike
-            if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-                raise self.wrong(name, f"expected a number >= 0, found {value!r}")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+                raise self.wrong(name, f"expected a number >= 0, found {str(value)[:40]!r}")
+            if value > MOST or value != int(value):
+                raise self.wrong(
+                    name, f"expected a whole number up to {MOST:,}, found {str(value)[:40]}"
+                )
             return int(value)
         return None
+
+    def share(self, name: str, otherwise: float) -> float:
+        """A number above 0 and up to 1, `otherwise` where it is not set.
+
+        Raises:
+            InputError: it is set to something else.
+        """
+        value = self.raw.get(name)
+        if value is None:
+            return otherwise
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.01 < value <= 1:
+            raise self.wrong(name, f"expected a number from 0.01 to 1, found {str(value)[:40]!r}")
+        return value
 
     def whole(self, *names: str) -> int:
         """A whole number that must be there.
@@ -71,7 +93,10 @@ def depth(fields: Fields) -> int:
     named = fields.get("layers_block_type")
     if isinstance(named, list):
         return len(named)
-    return fields.whole("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    layers = fields.whole("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    if layers > MOST_LAYERS:
+        raise fields.wrong("num_hidden_layers", f"{layers:,} layers are more than any model has")
+    return layers
 
 
 def hidden_size(fields: Fields) -> int:

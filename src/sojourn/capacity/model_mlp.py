@@ -150,6 +150,8 @@ def _moe(fields: Fields, hidden: int, *, layers: int, experts: int, matrices: in
         "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "moe_k",
         "top_k_experts",
     )  # fmt: skip
+    if top > experts:
+        raise source.wrong("num_experts_per_tok", f"{top} experts per token, of {experts}")
     width = source.whole("moe_intermediate_size", "intermediate_size", "ffn_hidden_size")
     inner = source.maybe("moe_latent_size", "routed_expert_hidden_size") or hidden
     around = 2 * hidden * inner if inner != hidden else 0  # into and out of the experts' own width

@@ -13,8 +13,9 @@ from typing import Final, NamedTuple
 
 from pydantic import Field
 
-from sojourn.capacity.catalogue import Gpu
+from sojourn.capacity.catalogue import Gpu, gpu
 from sojourn.config import Config, Deployment, Slo
+from sojourn.errors import UsageError
 from sojourn.records import Record
 from sojourn.units import S_PER_HOUR
 
@@ -156,6 +157,20 @@ def _slo(bucket: str, slo: Slo) -> Iterator[Finding]:
             what=f"one token may take {slo.tpot_s:g} s, the whole request {slo.e2e_s:g} s",
             todo="Check that both are in seconds",
         )
+
+
+def credible_gpu(name: str) -> Gpu:
+    """An accelerator by name or path, its figures believed.
+
+    Raises:
+        UsageError: unknown, or a figure of its file is of no machine (bits for bytes, GB for
+            bytes). InputError: the file is no row.
+    """
+    found = gpu(name)
+    wrong = [finding for finding in check_gpu(found) if finding.error]
+    if wrong and name.endswith((".yaml", ".yml")):
+        raise UsageError("; ".join(str(finding) for finding in wrong))
+    return found
 
 
 def check_gpu(gpu: Gpu) -> tuple[Finding, ...]:

@@ -96,7 +96,7 @@ def image_layout(
             reason=f"{model.name} has no image encoder in its config",
             collect=("the config.json of a vision-language model (vision_config)",),
         )
-    if width <= 0 or height <= 0:
+    if not (0 < width < math.inf and 0 < height < math.inf):
         return Excuse(reason=f"an image of {width} x {height} pixels has no pixels")
     if max(width, height) > MAX_ASPECT * min(width, height):
         return Excuse(
@@ -141,7 +141,7 @@ def video_tokens(model: ModelSpec, width: int, height: int, frames: int) -> int 
     one = image_layout(model, width, height)
     if isinstance(one, Excuse):
         return one
-    if frames <= 0:
+    if not 0 < frames < math.inf:
         return Excuse(reason=f"a video of {frames} frames has no frames")
     steps = math.ceil(frames / spec.frames_per_patch)
     if spec.patch == 14:

@@ -43,6 +43,9 @@ _GATED: Final = frozenset(
 )
 """Encoders (vision_config.model_type) whose feed-forward has a gate."""
 
+_MOST: Final = {"tile": 100_000, "max_tiles": 1_000, "factor": 100}
+"""Past every encoder known: pixels of a tile's side, tiles of an image, patches merged."""
+
 
 def read_vision(raw: Mapping[str, Any], text_hidden: int, path: str | None) -> VisionSpec | None:
     """The encoder of a config, or None where it has none that can be counted.
@@ -68,6 +71,9 @@ def read_vision(raw: Mapping[str, Any], text_hidden: int, path: str | None) -> V
     matrices = 3 if gated else 2
     patch = own.maybe("patch_size") or 14
     shape = _shape(raw, own, outer)
+    for name in ("tile", "max_tiles", "factor"):
+        if not 0 < (shape.get(name) or 1) <= _MOST[name]:
+            raise own.wrong(name, f"no image encoder has {shape[name]}")
     attention = own.maybe("qkv_hidden_size") or width
     block = 4 * width * attention + matrices * width * mlp
     frames = own.maybe("temporal_patch_size") or 1
@@ -172,10 +178,11 @@ def _factor(own: Fields) -> int:
 
 
 def _tiles(raw: Mapping[str, Any], own: Fields) -> dict[str, Any]:
+    outer = Fields(raw, own.path)
     return {
-        "tile": raw.get("force_image_size") or own.maybe("image_size") or 448,
-        "max_tiles": raw.get("max_dynamic_patch") or 12,
-        "factor": round(1 / (raw.get("downsample_ratio") or 0.5)),
+        "tile": outer.maybe("force_image_size") or own.maybe("image_size") or 448,
+        "max_tiles": outer.maybe("max_dynamic_patch") or 12,
+        "factor": round(1 / outer.share("downsample_ratio", 0.5)),
         "extra_patches": 1,
     }
 
@@ -184,7 +191,7 @@ def _canvas(raw: Mapping[str, Any], own: Fields) -> dict[str, Any]:
     shape = {"tile": own.maybe("image_size"), "extra_patches": 1}
     if raw.get("model_type") == "mllama":
         return {**shape, "max_tiles": own.maybe("max_num_tiles") or 4, "cross_attention": True}
-    return {**shape, "max_tiles": 16, "factor": round(1 / (own.get("pixel_shuffle_ratio") or 0.5))}
+    return {**shape, "max_tiles": 16, "factor": round(1 / own.share("pixel_shuffle_ratio", 0.5))}
 
 
 def _anyres(raw: Mapping[str, Any], own: Fields) -> dict[str, Any]:
@@ -201,20 +208,26 @@ def _fixed(raw: Mapping[str, Any], own: Fields) -> dict[str, Any]:
     if tile is None:
         return {"rule": ImageRule.UNKNOWN}
     side = tile // (own.maybe("patch_size") or 14)
-    return {"tile": tile, "max_tokens": raw.get("mm_tokens_per_image") or side * side}
+    return {
+        "tile": tile,
+        "max_tokens": Fields(raw, own.path).maybe("mm_tokens_per_image") or side * side,
+    }
 
 
 def _budget(raw: Mapping[str, Any], own: Fields) -> dict[str, Any]:
     return {
         "factor": own.maybe("pooling_kernel_size") or 3,
-        "max_tokens": raw.get("vision_soft_tokens_per_image") or 280,
+        "max_tokens": Fields(raw, own.path).maybe("vision_soft_tokens_per_image") or 280,
     }
 
 
 def _rows(raw: Mapping[str, Any], own: Fields) -> dict[str, Any]:
-    return {"tile": own.maybe("image_size"), "factor": int(raw.get("spatial_merge_size") or 1)}
+    return {
+        "tile": own.maybe("image_size"),
+        "factor": Fields(raw, own.path).maybe("spatial_merge_size") or 1,
+    }
 
 
 def _crops(raw: Mapping[str, Any], own: Fields) -> dict[str, Any]:
-    crops = (raw.get("img_processor") or {}).get("num_crops", 16)
+    crops = Fields(raw.get("img_processor") or {}, own.path).maybe("num_crops") or 16
     return {"tile": own.maybe("image_size"), "max_tiles": crops, "factor": 2, "extra_patches": 1}

@@ -85,13 +85,13 @@ def _gpus(names: list[str] | None) -> tuple[Accelerator, ...]:
     """Accelerators by name, before any work is done.
 
     Raises:
-        UsageError: one is unknown.
+        UsageError: one is unknown, or its figures are of no machine. InputError: a row's file.
     """
     if not names:
         return ()
-    from sojourn.capacity import catalogue
+    from sojourn.capacity import plausible
 
-    return tuple(catalogue.gpu(name) for name in names)
+    return tuple(plausible.credible_gpu(name) for name in names)
 
 
 def _say_first(model: CapacityModel | Excuse) -> None:

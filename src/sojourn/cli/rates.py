@@ -45,19 +45,19 @@ def parse(text: str) -> Rate:
     """
     found = _FORM.fullmatch(text)
     if found is None:
-        raise UsageError(f"--target-rate {text!r} is no rate. {_EXPECTED}")
+        raise UsageError(f"--target-rate {text[:40]!r} is no rate. {_EXPECTED}")
     unit = (found["unit"] or "").lower()
     if found["short"]:
         unit = SHORT.get(found["short"].lower(), "?")
     if unit and unit not in UNITS:
-        raise UsageError(f"--target-rate {text!r} has no unit that is known. {_EXPECTED}")
+        raise UsageError(f"--target-rate {text[:40]!r} has no unit that is known. {_EXPECTED}")
     number = float(found["number"].replace("_", ""))
     per_s = number / UNITS[unit] if unit else number
     if not math.isfinite(per_s) or per_s <= 0:
-        raise UsageError(f"--target-rate {text!r} is no load to carry: it must be above 0")
+        raise UsageError(f"--target-rate {text[:40]!r} is no load to carry: it must be above 0")
     if per_s > MOST_PER_S:
         raise UsageError(
-            f"--target-rate {text!r} is {per_s:.3g} requests a second, more than any fleet that"
+            f"--target-rate {text[:40]!r} is {per_s:.3g} requests a second, more than any fleet that"
             f" is simulated here. {_EXPECTED}"
         )
     return Rate(per_s, bool(unit))

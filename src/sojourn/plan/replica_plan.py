@@ -25,6 +25,7 @@ from sojourn.plan.replica_candidates import Candidate, Today, candidates, refine
 from sojourn.plan.sustained import REQUESTS, RateRuns, rate_limits, settled_rate
 from sojourn.progress import Progress, silent
 from sojourn.records import ENGINE_STAGES, Bottleneck
+from sojourn.sim.ticks import LONGEST_S
 from sojourn.units import S_PER_HOUR
 from sojourn.workload.stream import Stream
 
@@ -89,6 +90,8 @@ def replica_plan(target: Target, today: Today, gpus: Sequence[Gpu]) -> ReplicaPl
             reason="No SLO is set, so replicas cannot be counted",
             collect=("set `slo` in sojourn.yaml: ttft_s, tpot_s or e2e_s per bucket",),
         )
+    if 2 * REQUESTS / target.per_s > LONGEST_S:
+        return _too_rare(target.per_s)
     fit, unfit = candidates(today, gpus)
     fit.sort(key=lambda item: _cost(item, target.per_s, item.closed_per_s))
     sized: list[_Sized] = []
@@ -115,6 +118,16 @@ def replica_plan(target: Target, today: Today, gpus: Sequence[Gpu]) -> ReplicaPl
         unfit=tuple(unfit),
         stations=_stations(target.model, target.per_s),
         notes=_notes(target, today),
+    )
+
+
+def _too_rare(per_s: float) -> Excuse:
+    least = 2 * REQUESTS / LONGEST_S
+    return Excuse(
+        reason=f"At {per_s:.3g} requests a second the {REQUESTS:,} requests of a run would take"
+        f" longer than a run may ({LONGEST_S / S_PER_HOUR / 24:.0f} days): nothing queues at so little"
+        " load, and one replica of whatever fits carries it",
+        collect=(f"check the target's unit; a target above {least:.2g} a second is simulated",),
     )
 
 
