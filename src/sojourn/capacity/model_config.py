@@ -8,7 +8,6 @@ changes a size. The rules follow the model classes of the transformers library.
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final

@@ -57,8 +57,8 @@ def parse(text: str) -> Rate:
         raise UsageError(f"--target-rate {text[:40]!r} is no load to carry: it must be above 0")
     if per_s > MOST_PER_S:
         raise UsageError(
-            f"--target-rate {text[:40]!r} is {per_s:.3g} requests a second, more than any fleet that"
-            f" is simulated here. {_EXPECTED}"
+            f"--target-rate {text[:40]!r} is {per_s:.3g} requests a second, more than any fleet"
+            f" that is simulated here. {_EXPECTED}"
         )
     return Rate(per_s, bool(unit))
 

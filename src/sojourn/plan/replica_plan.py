@@ -125,8 +125,8 @@ def _too_rare(per_s: float) -> Excuse:
     least = 2 * REQUESTS / LONGEST_S
     return Excuse(
         reason=f"At {per_s:.3g} requests a second the {REQUESTS:,} requests of a run would take"
-        f" longer than a run may ({LONGEST_S / S_PER_HOUR / 24:.0f} days): nothing queues at so little"
-        " load, and one replica of whatever fits carries it",
+        f" longer than a run may ({LONGEST_S / S_PER_HOUR / 24:.0f} days): nothing queues at so"
+        " little load, and one replica of whatever fits carries it",
         collect=(f"check the target's unit; a target above {least:.2g} a second is simulated",),
     )
 
