@@ -15,6 +15,7 @@ from sojourn.capacity.extrapolation import extended
 from sojourn.capacity.flags import flag
 from sojourn.capacity.gauges import share_by_gauges
 from sojourn.capacity.records import StepModel
+from sojourn.capacity.sweep_doubts import believed
 from sojourn.capacity.sweep_runs import SweepRun, runs_of
 from sojourn.config import Config
 from sojourn.interval import Excuse
@@ -28,6 +29,7 @@ coefficients cannot be told apart: only the one state that was seen would be kno
 RECORD_TIMES = "first-token and end time of each model call (engine spans, or a client's TTFT)"
 RECORD_MORE = "calls over at least a few minutes at two different loads"
 
+RERUN = "the benchmark's own result files, with times and rates in the units it writes"
 FitSweep = Callable[[Sequence[SweepRun], StepModel | None], StepModel | Excuse]
 """Step times from benchmark summaries, as `sojourn.sim.sweep_matching.fit_sweep`: it simulates, so
 it is handed in by who may (this room comes before the simulator)."""
@@ -54,12 +56,20 @@ def fit(
         context = 0.0 if calls is None else typical_context(calls)
         slots = flag("max_num_seqs", tables, config)[0]
         return extended(found, hardware, context=context, upto=slots)
-    runs = runs_of(tables, config) if fit_sweep is not None else []
-    if not runs or fit_sweep is None:
+    if fit_sweep is None:
         return found
+    runs, doubts = believed(runs_of(tables, config))
+    said = (
+        f"{len(doubts)} benchmark runs contradict themselves and are left out ({doubts[0]})"
+        if (doubts)
+        else ""
+    )
+    if not runs:
+        return found if not doubts else Excuse(reason=f"{found.reason}; {said}", collect=(RERUN,))
     by_runs = fit_sweep(runs, hardware)
     if isinstance(by_runs, StepModel):
-        return by_runs
+        told = f"{by_runs.source}; {said}" if said else by_runs.source
+        return by_runs.model_copy(update={"source": told})
     return Excuse(
         reason=f"{found.reason}; of the benchmark summaries: {by_runs.reason}",
         collect=(*found.collect, *by_runs.collect),

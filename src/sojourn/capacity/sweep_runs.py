@@ -58,6 +58,7 @@ class SweepRun:
     replicas: int = 1
     scheduler: Scheduler | None = None
     label: str = field(default="", compare=False)
+    model: str = field(default="", compare=False)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -116,6 +117,7 @@ def _run(
         kv_blocks=flag("kv_blocks", tables, config)[0] or None,
         replicas=deployment.replicas * deployment.data_parallel,
         label=source,
+        model=str(labels.get("model_id") or ""),
     )
 
 
