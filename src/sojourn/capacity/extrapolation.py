@@ -14,7 +14,8 @@ from sojourn.trace.arrays import Floats
 BY_HARDWARE: Final = 0.06
 BY_LAST_SLOPE: Final = 0.08
 """Standard deviation of the logarithm of a step's error, per doubling of the batch beyond the
-last one seen: measured on 454 public closed-loop runs, each server fitted on its lower loads."""
+last one seen. Assumed: wider without the hardware, whose shape knows where products turn from
+reading to computing."""
 LOWEST: Final = 4
 """Batches below the range seen are shaped by the hardware where the range begins here or later:
 from fewer on the regression's own base is as good."""
