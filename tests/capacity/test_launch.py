@@ -356,6 +356,22 @@ def test_of_several_engines_the_rest_is_named():
     assert len(read_all("vllm serve a\nvllm serve b")) == 2
 
 
+def test_what_is_left_out_is_told(tmp_path):
+    """A dash from a text processor makes no flag, a word no number of accelerators."""
+    pasted = read_launch("vllm serve m/x \N{EM DASH}max-model-len 5 --max-num-seqs 4")
+    assert pasted.model == "m/x"
+    assert "no hyphen" in pasted.notes[0]
+    path = tmp_path / "pod.yaml"
+    path.write_text(
+        "kind: Pod\nspec:\n  containers:\n  - image: vllm/vllm-openai:v0.9.0\n"
+        "    args: [--model, m/x]\n    resources: {limits: {nvidia.com/gpu: many}}\n",
+        encoding="utf-8",
+    )
+    told = read_launch(path)
+    assert told.gpus is None
+    assert "'many' is no whole number" in told.notes[0]
+
+
 def bomb():
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]

@@ -41,6 +41,9 @@ _TAG: Final = re.compile(r"(?:^|[-_v])(\d+\.\d+(?:\.\d+)?)")
 _FLAG: Final = re.compile(r"--?[A-Za-z][\w.\-]*")
 
 
+_DASHES: Final = tuple("\N{HYPHEN}\N{NON-BREAKING HYPHEN}\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}")
+
+
 class Argument(NamedTuple):
     """One word of an argument list, and where it stands."""
 
@@ -268,6 +271,11 @@ def launch_of(
     for spelled, text, at in _pairs(found):
         if spelled:
             reading.take(spelled, text, at)
+        elif text is not None and text.startswith(_DASHES):
+            reading.notes.append(
+                f"{text[:40]} ({at}) begins with a dash that is no hyphen, as text processors"
+                " write it: it was left out"
+            )
         elif not model_named and text is not None:
             model_named = True
             reading.take("--model", text, at)

@@ -315,6 +315,23 @@ def _gpus(container: dict[Any, Any]) -> int | None:
     return None
 
 
+def _unread(container: dict[Any, Any]) -> tuple[str, ...]:
+    """Counts of a container that are no whole numbers, for a note."""
+    resources, deploy = container.get("resources"), container.get("deploy")
+    asked: list[tuple[object, object]] = [("requestGPU", container.get("requestGPU"))]
+    for part in ("limits", "requests"):
+        limits = resources.get(part) if isinstance(resources, dict) else None
+        if isinstance(limits, dict):
+            asked += [(key, value) for key, value in limits.items() if _GPU.search(str(key))]
+    if isinstance(deploy, dict):
+        asked.append(("deploy.replicas", deploy.get("replicas")))
+    return tuple(
+        f"{key}: {str(value)[:40]!r} is no whole number: it was left out"
+        for key, value in asked
+        if value is not None and _count(value) is None
+    )
+
+
 def _placed(launch: Launch, container: dict[Any, Any], place: _Place, image: str | None) -> Launch:
     reading = Reading(launch.engine or "vllm", launch.where, None)
     for name, size in place.parallelism:  # llm-d says some of the layout beside the arguments
@@ -333,5 +350,6 @@ def _placed(launch: Launch, container: dict[Any, Any], place: _Place, image: str
             "replicas": composed or place.replicas,
             "accelerator": _product(container) or place.product,
             "flags": (*reading.flags, *launch.flags),
+            "notes": (*launch.notes, *_unread(container)),
         }
     )
