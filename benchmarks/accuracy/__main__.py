@@ -39,8 +39,6 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     for path in (given.json, given.page):
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
             parser.error(f"{path} cannot be written: name a file in a folder that is there")
-    if given.ground_truth != MEASURED and not given.ground_truth.is_dir():
-        parser.error(f"--ground-truth {given.ground_truth} is no folder")
     return given
 
 

@@ -371,3 +371,11 @@ def test_reasons_that_differ_by_numbers_are_one_line():
     report = page.Report({"s": loaded}, [], {"silicon": "not installed"})
     assert "- s: 2 rows: no data for Key" in report.left_out()
     assert "not installed" in report.bars()
+
+
+@pytest.mark.parametrize("option", ["--json", "--page"])
+def test_a_place_that_cannot_be_written_is_told_before_any_work(option, tmp_path, capsys):
+    with pytest.raises(SystemExit) as caught:
+        command.main(["--ground-truth", str(tmp_path), option, str(tmp_path / "none" / "x")])
+    assert caught.value.code == 2
+    assert "cannot be written" in capsys.readouterr().err
