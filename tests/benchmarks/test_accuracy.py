@@ -125,11 +125,18 @@ def test_measurements_half_as_long_again_are_misses(tmp_path):
     assert "**kubecon** (roofline ITL, roofline TTFT mean, roofline E2E mean)" in reasons
 
 
-def test_without_the_files_nothing_is_scored_nor_written(tmp_path, capsys):
+def test_without_the_files_nothing_is_scored_nor_written(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(command, "MEASURED", tmp_path / "none")
     target = tmp_path / "page.md"
-    assert command.main(["--ground-truth", str(tmp_path / "none"), "--page", str(target)]) == 0
+    assert command.main(["--page", str(target)]) == 0
     assert "nothing scored" in capsys.readouterr().out
     assert not target.exists()
+
+
+def test_a_folder_that_is_asked_for_must_be_there(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["--ground-truth", str(tmp_path / "none")])
+    assert "is no folder" in capsys.readouterr().err
 
 
 def test_a_row_of_an_unknown_model_is_counted(tmp_path):

@@ -64,14 +64,12 @@ def memory(
 ) -> Memory:
     """Memory of one replica by part, and what its cache holds.
 
-    The engine's own count of blocks (`deployment.kv_blocks`) wins over the account.
-    `overhead_gib` holds memory outside the framework and what the share leaves unused, so that
-    the parts sum to the whole. `concurrency_at_max_len` is as the engine prints it;
-    `concurrency_at_profile` is of requests of `mean_context` tokens, or (`lengths`: input and
-    output tokens of each call) of running requests as they grow. `kv_tokens` is as the engine
-    prints it where every layer keeps every token; with windows or states and a known context it
-    is the tokens of context held at once, so that a scheduler that knows nothing of windows fits
-    as many requests.
+    `deployment.kv_blocks` wins over the account. `overhead_gib` holds memory outside the framework
+    and what the share leaves unused: the parts sum to the whole. `concurrency_at_max_len` is as
+    the engine prints it, `concurrency_at_profile` as `_held` has it (`lengths`: input and output
+    tokens of each call).
+    `kv_tokens` is as the engine prints it where every layer keeps every token; with windows or
+    states and a known context it is the tokens of context held at once.
 
     Raises:
         UsageError: weights do not fit, or one request of max_model_len does not.
@@ -87,15 +85,10 @@ def memory(
     kv = cache.bytes * deployment.data_parallel / GIB
     if kv > total - weights:
         raise UsageError(_too_many_blocks(model, gpu, deployment, total - weights, kv))
-    at_max_len = _at_max_len(model, deployment, cache)
     graphs = min(graphs_gib(deployment, engine) * devices, total - weights - kv)
     peak = activation_bytes(model, deployment, engine) * devices / GIB
     activations = min(peak, total - weights - kv - graphs)
-    at_profile = None
-    if lengths is not None and len(lengths[0]):
-        at_profile, mean_context = requests_of(cache, *lengths), held_tokens(*lengths)
-    elif mean_context is not None:
-        at_profile = cache.requests_at(mean_context)
+    held = _held(cache, mean_context, lengths)
     return Memory(
         total_gib=total,
         weights_gib=weights,
@@ -107,11 +100,23 @@ def memory(
             target, kv_value_bytes(deployment), deployment.tensor_parallel
         ),
         kv_bytes_per_request=state_bytes_per_request(model),
-        kv_tokens=_tokens(model, deployment, engine, cache, (at_profile, mean_context)),
-        concurrency_at_max_len=at_max_len,
-        concurrency_at_profile=at_profile,
+        kv_tokens=_tokens(model, deployment, engine, cache, held),
+        concurrency_at_max_len=_at_max_len(model, deployment, cache),
+        concurrency_at_profile=held[0],
         source=_source(target, gpu, deployment, engine),
     )
+
+
+def _held(
+    cache: Pool, mean_context: float | None, lengths: tuple[Floats, Floats] | None
+) -> tuple[float | None, float | None]:
+    """Requests held at once, of `mean_context` tokens or as running requests of these lengths
+    grow, and the tokens that each then holds; None where neither is known."""
+    if lengths is not None and len(lengths[0]):
+        return requests_of(cache, *lengths), held_tokens(*lengths)
+    if mean_context is not None:
+        return cache.requests_at(mean_context), mean_context
+    return None, None
 
 
 def _with_draft(model: ModelSpec, engine: Knobs) -> ModelSpec:

@@ -87,9 +87,8 @@ def stability_of(
 ) -> Stability:
     """Of requests by arrival and end (NaN: has not ended), seconds, in any order.
 
-    `edges_s`: of the blocks (three at least), where the load comes in periods: blocks then are
-    whole periods, and a peak within one counts for nothing. `material`: share of the arrivals
-    below which growth does not count.
+    `edges_s`: of the blocks (three at least), where the load comes in periods: a peak within one
+    counts for nothing. `material`: share of the arrivals below which growth does not count.
 
     N(t), the number in flight, is read at the edges of equal blocks of the arrival period. Its
     mean increment per block over the block's length is the growth; Student's t over the blocks
@@ -102,8 +101,7 @@ def stability_of(
     last third stays at least `LONGER` times as long as the first: that leaves out systems that
     hold more only because more arrive. Stable: the growth is surely less than `material` of the
     arrivals. Else too short to say. Wrong when: a slow swing of the load (a day's) is cut in its
-    rise and overloads the system for a while: it grows in the run and would not over a day; and
-    when time limits cut every stay: such a system keeps up by failing.
+    rise, or time limits cut every stay: such a system keeps up by failing.
     """
     order = np.argsort(arrival_s, kind="stable")
     arrival, end = arrival_s[order], end_s[order]
@@ -115,11 +113,7 @@ def stability_of(
     growth = longer = None
     trend = Trend.TOO_SHORT
     if count >= FEWEST and period > 0:
-        edges = edges_s
-        if edges is None:
-            edges = np.linspace(arrival[0] + period / 4, arrival[-1], BLOCKS + 1)
-        came, gone = (np.searchsorted(times, edges, side="right") for times in (arrival, ended))
-        rates = np.diff(came - gone) / np.diff(edges)
+        rates = _growth_per_s(arrival, ended, edges_s)
         growth = student(rates, confidence)
         longer = _longer(end - arrival)
         middle = len(rates) // 2
@@ -133,6 +127,15 @@ def stability_of(
         drain_s=drain,
         longer=longer,
     )
+
+
+def _growth_per_s(arrival: Floats, ended: Floats, edges: Floats | None) -> Floats:
+    """Increments of the number in flight by block, per second (both inputs ascending)."""
+    if edges is None:
+        first, last = arrival[0], arrival[-1]
+        edges = np.linspace(first + (last - first) / 4, last, BLOCKS + 1)
+    came, gone = (np.searchsorted(times, edges, side="right") for times in (arrival, ended))
+    return np.asarray(np.diff(came - gone) / np.diff(edges), dtype=np.float64)
 
 
 def _longer(stay: Floats) -> float | None:
