@@ -180,7 +180,7 @@ def saturated(row: Row) -> bool:
 
 @dataclass(frozen=True)
 class Bar:
-    """What issue 4 asks of a source: median absolute error of a kind, at most `most`."""
+    """What is asked of a source: median absolute error of a kind, at most `most`."""
 
     source: str
     kind: str
