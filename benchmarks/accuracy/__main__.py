@@ -28,7 +28,7 @@ SOURCES: Final = ("fitted", "silicon", "roofline", HELD_OUT)
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(prog="accuracy", description=__doc__.splitlines()[0])
-    parser.add_argument("--ground-truth", type=Path, default=MEASURED, help="folder of the files")
+    parser.add_argument("--ground-truth", type=Path, help="folder of the files")
     parser.add_argument("--only", action="append", choices=sorted(sets.loaders()), metavar="SET")
     parser.add_argument("--source", action="append", choices=SOURCES)
     parser.add_argument("--every", type=int, default=1, help="a quick look: every n-th row")
@@ -39,13 +39,16 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     for path in (given.json, given.page):
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
             parser.error(f"{path} cannot be written: name a file in a folder that is there")
+    asked = given.ground_truth
+    if asked is not None and not asked.is_dir():
+        parser.error(f"{asked} is no folder: name the one that holds the measured files")
     return given
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Load, predict, score, print, write."""
     given = parsed(arguments)
-    root: Path = given.ground_truth
+    root: Path = given.ground_truth or MEASURED
     if not root.is_dir():
         print(f"no measured files at {root}: nothing scored, no page written")
         return 0
