@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -16,25 +15,11 @@ import numpy as np
 import numpy.typing as npt
 from measured.runs import Run
 
+from sojourn.capacity.sweep_runs import Arrivals
 from sojourn.config import Deployment
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-
-class Arrivals(StrEnum):
-    """How requests came."""
-
-    CLOSED = "closed"
-    """`concurrency` clients, each sends its next request when its last has ended."""
-    POISSON = "poisson"
-    CONSTANT = "constant"
-    BURST = "burst"
-    """All at once."""
-    STATIC = "static"
-    """One batch that starts together, no other request: a batch latency run."""
-    RECORDED = "recorded"
-    """At `times_s`."""
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,13 @@ class Arrivals(StrEnum):
     """How a run's requests came."""
 
     CLOSED = "closed"
+    """Clients that each send their next request when their last has ended."""
     POISSON = "poisson"
     CONSTANT = "constant"
     BURST = "burst"
+    """All at once."""
     STATIC = "static"
+    """One batch that starts together, no other request: a batch latency run."""
     RECORDED = "recorded"
 
 
