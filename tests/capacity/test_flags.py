@@ -190,6 +190,12 @@ def test_a_plain_command_has_nothing_to_say():
     assert findings(config, Tables()) == ()
 
 
+@pytest.mark.parametrize("engine", ["", "tgi 3.1", "vlm"])
+def test_an_unknown_engine_is_said(engine):
+    said = [str(finding) for finding in findings(configured(engine=engine), Tables())]
+    assert any("engine" in text and "not known" in text and "sglang" in text for text in said)
+
+
 def test_relative_files_lie_beside_sojourn_yaml(tmp_path, monkeypatch):
     (tmp_path / "fleet").mkdir()
     (tmp_path / "fleet" / "serve.sh").write_text("vllm serve m/x --max-num-seqs 5\n")

@@ -46,6 +46,10 @@ class Setting(NamedTuple):
         return name in self.deployment.model_fields_set
 
 
+ENGINES: Final = ("vllm", "sglang", "trtllm")
+"""Whose rules are known."""
+
+
 def check(setting: Setting) -> tuple[Finding, ...]:
     """Every contradiction, errors first."""
     impossible = tuple(_impossible(setting.deployment))
@@ -65,6 +69,16 @@ def _impossible(deployment: Deployment) -> Iterator[Finding]:
         value = getattr(deployment, name)
         if value is not None and value < 1:
             yield _finding(name, f"{value}: expected 1 or more", "Correct the flag", error=True)
+
+
+def _engine(s: Setting) -> Iterator[Finding]:
+    name = engine_version(s.deployment.engine)[0]
+    if name not in ENGINES:
+        yield _finding(
+            "engine",
+            f"{s.deployment.engine!r} is not known: defaults, memory and host time are vLLM's",
+            f"Known: {', '.join(ENGINES)}; a version may follow, as in `vllm 0.18.0`",
+        )
 
 
 def _shares(s: Setting) -> Iterator[Finding]:
@@ -313,5 +327,6 @@ _OLD: Final = {
     "scheduler_steps": "multi-step scheduling was taken out with the V1 engine",
 }
 _CHECKS: Final[tuple[Callable[[Setting], Iterator[Finding]], ...]] = (
-    _shares, _budget, _heads, _machine, _experts, _formats, _lengths, _blocks, _speculation, _left,
+    _engine, _shares, _budget, _heads, _machine, _experts, _formats, _lengths, _blocks,
+    _speculation, _left,
 )  # fmt: skip
