@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.sim.making import call, engine, fleet, scenario, step_model
 
@@ -40,6 +40,7 @@ def prompt(step, hundreds):
 
 
 @settings(max_examples=6, deadline=None)
+@example(decodes=1.0390625, prompts=0.8051358998694962, fronts=0.75, seed=2)  # beside the lowest
 @given(
     decodes=st.floats(0.85, 1.15),
     prompts=st.floats(0.8, 1.2),
