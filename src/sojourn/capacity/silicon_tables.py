@@ -310,7 +310,7 @@ def _guarded(call: Callable[[], Any]) -> Any:  # noqa: ANN401  whatever the pack
         return call()
     except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError, Refused):
         raise
-    except BaseException as error:
+    except BaseException as error:  # a Rust panic is no Exception, and its class has no name here
         text = " ".join(str(error).split())[:300] or "no message"
         raise Refused(f"{PACKAGE}: {type(error).__name__}: {text}") from error
 
